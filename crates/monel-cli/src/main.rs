@@ -1,0 +1,2 @@
+//! The `monel` program.
+fn main() {}

@@ -1,0 +1,1 @@
+//! monel-gguf
