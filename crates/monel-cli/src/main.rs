@@ -1,2 +1,50 @@
-//! The `monel` program.
-fn main() {}
+//! The `monel` program: flags in, exit code out. Everything else is in the library.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use monel_cli::args::{self, Cli, Command};
+use monel_cli::exit::{End, Outcome};
+use monel_cli::output::{Output, note};
+use monel_cli::{commands, interrupt};
+
+fn main() -> ExitCode {
+    if let Err(error) = interrupt::install() {
+        note(format_args!("warning: Ctrl-C ends the program without tidying up: {error}"));
+    }
+    let mut out = Output::stdout();
+    let result = match Cli::try_parse_from(args::spell_out(std::env::args_os())) {
+        Ok(cli) => run(&cli.command, &mut out),
+        Err(answer) => match answer.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => show(&answer, &mut out),
+            _ => {
+                // On stderr, with code 2.
+                let _ = answer.print();
+                return ExitCode::from(2);
+            }
+        },
+    };
+    // What is still in stdout's buffer may be what fails.
+    let result = result.and_then(|outcome| Ok(out.finish().map(|()| outcome)?));
+    let end = End::of(result);
+    if let Some(message) = &end.message {
+        note(message);
+    }
+    ExitCode::from(&end)
+}
+
+fn run(command: &Command, out: &mut Output) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Pull(args) => commands::pull::run(args, out),
+    }
+}
+
+/// Help that was asked for is a result: it goes to stdout, where a closed pipe or a full disk counts.
+fn show(help: &clap::Error, out: &mut Output) -> anyhow::Result<Outcome> {
+    let text = help.render();
+    let styled = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    out.bytes(if styled { text.ansi().to_string() } else { text.to_string() }.as_bytes())?;
+    Ok(Outcome::Done)
+}

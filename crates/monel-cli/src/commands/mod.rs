@@ -1,0 +1,6 @@
+//! What the commands do, one file each.
+//!
+//! A command takes its parsed flags and a writer for results, calls the libraries, and returns how it
+//! ended; it has no logic of its own that a library could hold.
+
+pub mod pull;

@@ -1,0 +1,132 @@
+//! Ctrl-C: the first one asks, the second one ends.
+//!
+//! The first Ctrl-C sets a flag ([`flag`]) and runs the callbacks registered with [`on_first`] (a generate
+//! loop cancels its token there), so that a command ends in an orderly way: what is on the device is
+//! drained, partial downloads stay usable. A user who presses it again does not want to wait: the terminal
+//! is put back and the process ends with 130, without exit handlers, which may belong to a driver that hangs.
+//! SIGTERM does the same.
+//!
+//! Callbacks run on a thread of their own, not inside a signal handler, so they may lock and allocate.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+type Callback = Box<dyn Fn() + Send>;
+static ON_FIRST: Mutex<Vec<Callback>> = Mutex::new(Vec::new());
+static ON_SECOND: Mutex<Vec<Callback>> = Mutex::new(Vec::new());
+
+/// Set from the first Ctrl-C on. Loops that wait (a download, a lock) look at it.
+pub fn flag() -> &'static AtomicBool {
+    &REQUESTED
+}
+
+/// Whether the user asked to stop.
+pub fn requested() -> bool {
+    REQUESTED.load(Ordering::Acquire)
+}
+
+/// Forgets a Ctrl-C that has been dealt with: `chat` stops an answer and goes on.
+pub fn clear() {
+    REQUESTED.store(false, Ordering::Release);
+}
+
+/// Runs `callback` at the first Ctrl-C; at once if that has already come.
+pub fn on_first(callback: impl Fn() + Send + 'static) {
+    let mut callbacks = ON_FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+    if requested() {
+        callback();
+    }
+    callbacks.push(Box::new(callback));
+}
+
+/// Runs `callback` before the second Ctrl-C ends the process: for whoever changed the terminal's mode.
+pub fn on_second(callback: impl Fn() + Send + 'static) {
+    ON_SECOND.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(callback));
+}
+
+/// Starts to listen. Called once, first thing in `main`.
+///
+/// # Errors
+/// When the system refuses a signal handler or a thread.
+#[cfg(unix)]
+pub fn install() -> io::Result<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    std::thread::Builder::new().name("interrupt".into()).spawn(move || {
+        for signal in signals.forever() {
+            if heard() {
+                restore_terminal();
+                signal_hook::low_level::exit(128 + signal);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Starts to listen. Elsewhere the system's own Ctrl-C stands: the process ends at once.
+///
+/// # Errors
+/// None.
+#[cfg(not(unix))]
+pub fn install() -> io::Result<()> {
+    Ok(())
+}
+
+/// Notes a Ctrl-C; true if one was already pending.
+#[cfg_attr(not(unix), allow(dead_code))]
+fn heard() -> bool {
+    // The lock orders this against `on_first`: a callback is either in the list or sees the flag.
+    let callbacks = ON_FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+    let again = REQUESTED.swap(true, Ordering::AcqRel);
+    if !again {
+        callbacks.iter().for_each(|callback| callback());
+    }
+    again
+}
+
+/// Shows the cursor, ends colours and starts a new line, where stderr is a terminal.
+#[cfg_attr(not(unix), allow(dead_code))]
+fn restore_terminal() {
+    // `try_lock`: whoever holds it may be stuck, and this must end.
+    if let Ok(callbacks) = ON_SECOND.try_lock() {
+        callbacks.iter().for_each(|callback| callback());
+    }
+    if io::stderr().is_terminal() {
+        let _ = io::stderr().write_all(b"\x1b[0m\x1b[?25h\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    // One test: the state belongs to the process.
+    #[test]
+    fn the_first_asks_and_the_second_is_told_apart() {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = |calls: &Arc<AtomicUsize>| {
+            let calls = Arc::clone(calls);
+            move || {
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        on_first(count(&calls));
+        assert!(!requested());
+        assert!(!heard(), "nothing was pending");
+        assert!(requested());
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        on_first(count(&calls));
+        assert_eq!(calls.load(Ordering::Relaxed), 2, "a late callback runs at once");
+        assert!(heard(), "the second finds the first pending");
+        assert_eq!(calls.load(Ordering::Relaxed), 2, "callbacks run once");
+        clear();
+        assert!(!heard(), "after `clear` the next one is a first one again");
+        clear();
+    }
+}
