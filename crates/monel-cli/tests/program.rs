@@ -1,0 +1,140 @@
+//! The program as its users meet it: exit codes, stdout and stderr, pipes that close, disks that are full.
+
+mod common;
+
+use std::fs::File;
+use std::io::Write;
+use std::process::Stdio;
+
+use common::{monel, stderr, stdout};
+
+#[test]
+fn wrong_usage_ends_with_2_and_leaves_stdout_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    for words in [&[][..], &["nonsense"], &["pull"], &["pull", "a", "b"], &["pull", "--nonsense", "a"]] {
+        let output = monel(dir.path()).args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert_eq!(stdout(&output), "", "{words:?}");
+        assert!(stderr(&output).contains("Usage:"), "{words:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn help_is_a_result_and_teaches() {
+    let dir = tempfile::tempdir().unwrap();
+    let listed = monel(dir.path()).arg("--help").output().unwrap();
+    assert_eq!(listed.status.code(), Some(0));
+    let listed = stdout(&listed);
+    let commands: Vec<&str> = listed
+        .lines()
+        .skip_while(|l| *l != "Commands:")
+        .skip(1)
+        .map_while(|l| l.strip_prefix("  ")?.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(commands.contains(&"pull"), "{listed}");
+    for command in commands {
+        let output = monel(dir.path()).args([command, "--help"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{command}");
+        let help = stdout(&output);
+        let examples = help.split("EXAMPLES:").nth(1).unwrap_or_default();
+        assert!(examples.contains(&format!("monel {command}")), "{command}: {help}");
+        assert_eq!(stderr(&output), "");
+    }
+}
+
+#[test]
+fn unknown_models_are_one_message_and_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = monel(dir.path()).args(["pull", "smollm", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stdout(&output), "");
+    let message = stderr(&output);
+    assert!(message.contains("did you mean 'smollm2'?") && message.contains("gemma3-270m"), "{message}");
+    assert_eq!(message.matches("error:").count(), 1, "{message}");
+    assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none(), "nothing is created for a wrong name");
+}
+
+#[cfg(not(feature = "hf"))]
+#[test]
+fn the_hub_names_its_feature() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = monel(dir.path()).args(["pull", "hf:a/b/c.gguf"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("--features hf"), "{}", stderr(&output));
+}
+
+/// A file of the right length is taken as it is without `--verify`, so a sparse one will do for stdout.
+fn cache_with_smollm2() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let file = File::create(dir.path().join("SmolLM2-135M-Instruct.Q4_1.gguf")).unwrap();
+    file.set_len(98_362_432).unwrap();
+    dir
+}
+
+#[test]
+fn json_is_one_object_on_stdout() {
+    let dir = cache_with_smollm2();
+    let output = monel(dir.path()).args(["pull", "smollm2", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(json["bytes"], 98_362_432);
+    assert_eq!(json["sha256"], "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53");
+    assert_eq!(json["path"], dir.path().join("SmolLM2-135M-Instruct.Q4_1.gguf").to_str().unwrap());
+    let output = monel(dir.path()).args(["pull", "smollm2"]).output().unwrap();
+    assert_eq!(stdout(&output).trim_end(), json["path"].as_str().unwrap());
+    assert_eq!(stderr(&output), "", "there is nothing to say about a model that is there");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_closed_pipe_ends_quietly() {
+    let dir = cache_with_smollm2();
+    for words in
+        [&["pull", "smollm2"][..], &["pull", "smollm2", "--json"], &["pull", "--help"], &["--version"]]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = monel(dir.path()).args(words).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words:?}");
+        assert_eq!(stderr(&output), "", "{words:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_behind_stdout_is_an_error() {
+    let dir = cache_with_smollm2();
+    for words in
+        [&["pull", "smollm2"][..], &["pull", "smollm2", "--json"], &["pull", "--help"], &["--version"]]
+    {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = monel(dir.path()).args(words).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        let message = stderr(&output);
+        assert!(
+            message.contains("standard output") && message.contains("No space left"),
+            "{words:?}: {message}"
+        );
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn messages_that_cannot_be_delivered_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = monel(dir.path()).args(["pull", "nope"]).stderr(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_cache_that_cannot_be_made_says_where_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    File::create(&file).unwrap().write_all(b"x").unwrap();
+    let output = monel(&file.join("cache")).args(["pull", "smollm2"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let message = stderr(&output);
+    assert!(message.contains(file.to_str().unwrap()) && message.contains("MONEL_CACHE"), "{message}");
+}
