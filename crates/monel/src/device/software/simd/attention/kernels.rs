@@ -1,0 +1,517 @@
+//! The loops of attention, over any [`Lanes`].
+//!
+//! All functions take raw addresses: the safe functions in `mod.rs` check lengths once per tile. Everything is inlined
+//! into an entry of one instruction set.
+
+use super::lanes::{Lanes, f16_to_f32};
+use super::{CellRows, CellType};
+
+/// How elements of a row become floats.
+trait Source {
+    const BYTES: usize;
+    unsafe fn vector<V: Lanes>(p: *const u8) -> V;
+    unsafe fn one(p: *const u8) -> f32;
+}
+
+struct F32;
+struct F16;
+struct Bf16;
+
+impl Source for F32 {
+    const BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn vector<V: Lanes>(p: *const u8) -> V {
+        // SAFETY: passed on to the caller; here and below.
+        unsafe { V::load(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn one(p: *const u8) -> f32 {
+        // SAFETY: as above.
+        unsafe { p.cast::<f32>().read_unaligned() }
+    }
+}
+
+impl Source for F16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn vector<V: Lanes>(p: *const u8) -> V {
+        // SAFETY: as above.
+        unsafe { V::load_f16(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn one(p: *const u8) -> f32 {
+        // SAFETY: as above.
+        f16_to_f32(unsafe { p.cast::<u16>().read_unaligned() })
+    }
+}
+
+impl Source for Bf16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn vector<V: Lanes>(p: *const u8) -> V {
+        // SAFETY: as above.
+        unsafe { V::load_bf16(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn one(p: *const u8) -> f32 {
+        // SAFETY: as above.
+        f32::from_bits(u32::from(unsafe { p.cast::<u16>().read_unaligned() }) << 16)
+    }
+}
+
+/// Calls a function generic over [`Source`] for a cell type.
+macro_rules! with_source {
+    ($ty:expr, $S:ident => $call:expr) => {
+        match $ty {
+            CellType::F32 => {
+                type $S = F32;
+                $call
+            }
+            CellType::F16 => {
+                type $S = F16;
+                $call
+            }
+            CellType::Bf16 => {
+                type $S = Bf16;
+                $call
+            }
+        }
+    };
+}
+
+/// Rows to dense floats.
+#[inline(always)]
+pub(super) unsafe fn widen<V: Lanes>(rows: CellRows<'_>, to: *mut f32) {
+    // SAFETY: the caller vouches for the rows and for as many floats behind `to`.
+    unsafe { with_source!(rows.ty, S => widen_from::<V, S>(rows, to)) }
+}
+
+#[inline(always)]
+unsafe fn widen_from<V: Lanes, S: Source>(rows: CellRows<'_>, to: *mut f32) {
+    // SAFETY: as in `widen`.
+    unsafe {
+        for c in 0..rows.count {
+            let (from, to) = (rows.first.add(c * rows.stride), to.add(c * rows.len));
+            let mut d = 0;
+            while d + V::N <= rows.len {
+                S::vector::<V>(from.add(d * S::BYTES)).store(to.add(d));
+                d += V::N;
+            }
+            while d < rows.len {
+                *to.add(d) = S::one(from.add(d * S::BYTES));
+                d += 1;
+            }
+        }
+    }
+}
+
+/// `c[i][lane] (+)= Σ a(i, k) b[k][lane]` with `a(i, k)` at `a[i * step_i + k * step_k]`.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn product<V: Lanes>(
+    a: *const f32,
+    step: (usize, usize),
+    b: *const f32,
+    c: *mut f32,
+    size: (usize, usize),
+    lanes: usize,
+    add: bool,
+) {
+    let mut at = 0;
+    while at < lanes {
+        let vectors = ((lanes - at) / V::N).min(V::VECTORS);
+        // SAFETY: the caller vouches for size.0 x size.1 elements of a and for rows of `lanes` in b and c.
+        unsafe {
+            let (b, c) = (b.add(at), c.add(at));
+            match vectors {
+                1 => panel::<V, 8, 1>(a, step, b, c, size, lanes, add),
+                2 => panel::<V, 4, 2>(a, step, b, c, size, lanes, add),
+                3 => panel::<V, 4, 3>(a, step, b, c, size, lanes, add),
+                _ => panel::<V, 4, 4>(a, step, b, c, size, lanes, add),
+            }
+        }
+        at += vectors * V::N;
+    }
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn panel<V: Lanes, const ROWS: usize, const VECTORS: usize>(
+    a: *const f32,
+    step: (usize, usize),
+    b: *const f32,
+    c: *mut f32,
+    (rows, terms): (usize, usize),
+    lanes: usize,
+    add: bool,
+) {
+    let mut i = 0;
+    // SAFETY: as in `product`.
+    unsafe {
+        while i + ROWS <= rows {
+            block::<V, ROWS, VECTORS>(a.add(i * step.0), step, b, c.add(i * lanes), terms, lanes, add);
+            i += ROWS;
+        }
+        while i < rows {
+            block::<V, 1, VECTORS>(a.add(i * step.0), step, b, c.add(i * lanes), terms, lanes, add);
+            i += 1;
+        }
+    }
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn block<V: Lanes, const ROWS: usize, const VECTORS: usize>(
+    a: *const f32,
+    step: (usize, usize),
+    b: *const f32,
+    c: *mut f32,
+    terms: usize,
+    lanes: usize,
+    add: bool,
+) {
+    // SAFETY: as in `product`.
+    unsafe {
+        let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
+        if add {
+            for r in 0..ROWS {
+                for v in 0..VECTORS {
+                    sums[r][v] = V::load(c.add(r * lanes + v * V::N));
+                }
+            }
+        }
+        let (mut a, mut b) = (a, b);
+        for _ in 0..terms {
+            let mut right = [V::splat(0.0); VECTORS];
+            for v in 0..VECTORS {
+                right[v] = V::load(b.add(v * V::N));
+            }
+            for r in 0..ROWS {
+                let left = V::splat(*a.add(r * step.0));
+                for v in 0..VECTORS {
+                    sums[r][v] = left.mul_add(right[v], sums[r][v]);
+                }
+            }
+            a = a.wrapping_add(step.1);
+            b = b.add(lanes);
+        }
+        for r in 0..ROWS {
+            for v in 0..VECTORS {
+                sums[r][v].store(c.add(r * lanes + v * V::N));
+            }
+        }
+    }
+}
+
+/// One step of the online softmax down the columns of `s[cell][lane]`: scores become 2^(s - max), `max` and `sum` go on,
+/// and `carry` tells by what earlier results have to be multiplied.
+#[inline(always)]
+pub(super) unsafe fn softmax_columns<V: Lanes>(
+    s: *mut f32,
+    cells: usize,
+    lanes: usize,
+    max: *mut f32,
+    sum: *mut f32,
+    carry: *mut f32,
+) {
+    let mut at = 0;
+    while at < lanes {
+        // SAFETY: the caller vouches for `cells` rows of `lanes` in s and one row in the others; lanes are whole vectors.
+        unsafe {
+            let s = s.add(at);
+            let old = V::load(max.add(at));
+            // several maxima side by side hide the latency
+            let mut top = [old; 4];
+            let mut c = 0;
+            while c + 4 <= cells {
+                for i in 0..4 {
+                    top[i] = V::load(s.add((c + i) * lanes)).max(top[i]);
+                }
+                c += 4;
+            }
+            while c < cells {
+                top[0] = V::load(s.add(c * lanes)).max(top[0]);
+                c += 1;
+            }
+            let new = top[0].max(top[1]).max(top[2].max(top[3]));
+            let factor = old.sub(new).exp2();
+            let mut total = V::load(sum.add(at)).mul(factor);
+            for c in 0..cells {
+                let p = V::load(s.add(c * lanes)).sub(new).exp2();
+                p.store(s.add(c * lanes));
+                total = total.add(p);
+            }
+            new.store(max.add(at));
+            total.store(sum.add(at));
+            factor.store(carry.add(at));
+        }
+        at += V::N;
+    }
+}
+
+/// `o[row][lane] *= factor[lane]`.
+#[inline(always)]
+pub(super) unsafe fn scale_columns<V: Lanes>(o: *mut f32, rows: usize, lanes: usize, factor: *const f32) {
+    for r in 0..rows {
+        let mut at = 0;
+        while at < lanes {
+            // SAFETY: the caller vouches for `rows` rows of `lanes` in o and one in factor.
+            unsafe {
+                let p = o.add(r * lanes + at);
+                V::load(p).mul(V::load(factor.add(at))).store(p);
+            }
+            at += V::N;
+        }
+    }
+}
+
+/// Hides the cells outside `[lo, hi)` of each lane: `s[cell][lane]` becomes minus infinity.
+#[inline(always)]
+pub(super) unsafe fn hide_outside<V: Lanes>(
+    s: *mut f32,
+    cells: usize,
+    lanes: usize,
+    lo: *const f32,
+    hi: *const f32,
+) {
+    let mut at = 0;
+    while at < lanes {
+        // SAFETY: the caller vouches for `cells` rows of `lanes` in s and one row in lo and hi.
+        unsafe {
+            let (lo, hi) = (V::load(lo.add(at)), V::load(hi.add(at)));
+            for c in 0..cells {
+                let p = s.add(c * lanes + at);
+                V::load(p).keep_within(V::splat(c as f32), lo, hi).store(p);
+            }
+        }
+        at += V::N;
+    }
+}
+
+/// `x = limit tanh(y)` where x holds `2 log2(e) y`, as `limit (1 - 2 / (1 + 2^x))`. `len` is a multiple of 16.
+#[inline(always)]
+pub(super) unsafe fn soft_cap<V: Lanes>(x: *mut f32, len: usize, limit: f32) {
+    let mut at = 0;
+    while at < len {
+        // SAFETY: the caller vouches for `len` floats.
+        unsafe {
+            let zero = V::splat(0.0);
+            let bounded = zero.sub(V::splat(-126.0).max(zero.sub(V::load(x.add(at)))));
+            let rest = V::splat(-2.0 * limit).div(bounded.exp2().add(V::splat(1.0)));
+            rest.add(V::splat(limit)).store(x.add(at));
+        }
+        at += V::N;
+    }
+}
+
+/// `out[head * out_step + cell] = q[head] · row[cell]`.
+#[inline(always)]
+pub(super) unsafe fn dots<V: Lanes>(
+    q: *const f32,
+    heads: usize,
+    rows: CellRows<'_>,
+    out: *mut f32,
+    out_step: usize,
+) {
+    let mut h = 0;
+    while h < heads {
+        let n = (heads - h).min(V::HEADS);
+        // SAFETY: the caller vouches for `heads` rows of q and out.
+        unsafe {
+            let (q, out) = (q.add(h * rows.len), out.add(h * out_step));
+            with_source!(rows.ty, S => match n {
+                1 => dots_of::<V, S, 1>(q, rows, out, out_step),
+                2 => dots_of::<V, S, 2>(q, rows, out, out_step),
+                3 => dots_of::<V, S, 3>(q, rows, out, out_step),
+                _ => dots_of::<V, S, 4>(q, rows, out, out_step),
+            });
+        }
+        h += n;
+    }
+}
+
+#[inline(always)]
+unsafe fn dots_of<V: Lanes, S: Source, const HEADS: usize>(
+    q: *const f32,
+    rows: CellRows<'_>,
+    out: *mut f32,
+    out_step: usize,
+) {
+    let mut c = 0;
+    // SAFETY: as in `dots`.
+    unsafe {
+        while c < rows.count {
+            // the last group may name its last row more than once
+            let group = (rows.count - c).min(4);
+            let mut row = [rows.first; 4];
+            for i in 0..4 {
+                row[i] = rows.first.add((c + i.min(group - 1)) * rows.stride);
+            }
+            let mut sums = [[V::splat(0.0); 4]; HEADS];
+            let mut d = 0;
+            while d + V::N <= rows.len {
+                let mut k = [V::splat(0.0); 4];
+                for i in 0..4 {
+                    k[i] = S::vector::<V>(row[i].add(d * S::BYTES));
+                }
+                for h in 0..HEADS {
+                    let q = V::load(q.add(h * rows.len + d));
+                    for i in 0..4 {
+                        sums[h][i] = q.mul_add(k[i], sums[h][i]);
+                    }
+                }
+                d += V::N;
+            }
+            for h in 0..HEADS {
+                let mut total = V::sum4(sums[h]);
+                for d in d..rows.len {
+                    for i in 0..4 {
+                        total[i] += *q.add(h * rows.len + d) * S::one(row[i].add(d * S::BYTES));
+                    }
+                }
+                let out = out.add(h * out_step + c);
+                if group == 4 {
+                    out.cast::<[f32; 4]>().write_unaligned(total);
+                } else {
+                    for i in 0..group {
+                        *out.add(i) = total[i];
+                    }
+                }
+            }
+            c += 4;
+        }
+    }
+}
+
+/// `o[head] += Σ weights[head * step + cell] row[cell]`.
+#[inline(always)]
+pub(super) unsafe fn weigh<V: Lanes>(
+    weights: *const f32,
+    step: usize,
+    heads: usize,
+    rows: CellRows<'_>,
+    o: *mut f32,
+) {
+    let mut h = 0;
+    while h < heads {
+        let n = (heads - h).min(V::HEADS);
+        // SAFETY: the caller vouches for `heads` rows of weights and o.
+        unsafe {
+            let (weights, o) = (weights.add(h * step), o.add(h * rows.len));
+            with_source!(rows.ty, S => match n {
+                1 => weigh_of::<V, S, 1>(weights, step, rows, o),
+                2 => weigh_of::<V, S, 2>(weights, step, rows, o),
+                3 => weigh_of::<V, S, 3>(weights, step, rows, o),
+                _ => weigh_of::<V, S, 4>(weights, step, rows, o),
+            });
+        }
+        h += n;
+    }
+}
+
+#[inline(always)]
+unsafe fn weigh_of<V: Lanes, S: Source, const HEADS: usize>(
+    weights: *const f32,
+    step: usize,
+    rows: CellRows<'_>,
+    o: *mut f32,
+) {
+    let mut d = 0;
+    // SAFETY: as in `weigh`.
+    unsafe {
+        while d + 4 * V::N <= rows.len {
+            weigh_part::<V, S, HEADS, 4>(weights, step, rows, o, d);
+            d += 4 * V::N;
+        }
+        while d + V::N <= rows.len {
+            weigh_part::<V, S, HEADS, 1>(weights, step, rows, o, d);
+            d += V::N;
+        }
+        for d in d..rows.len {
+            for c in 0..rows.count {
+                let x = S::one(rows.first.add(c * rows.stride + d * S::BYTES));
+                for h in 0..HEADS {
+                    *o.add(h * rows.len + d) += *weights.add(h * step + c) * x;
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn weigh_part<V: Lanes, S: Source, const HEADS: usize, const VECTORS: usize>(
+    weights: *const f32,
+    step: usize,
+    rows: CellRows<'_>,
+    o: *mut f32,
+    d: usize,
+) {
+    // SAFETY: as in `weigh`; `d` to `d + VECTORS * N` lies in the row.
+    unsafe {
+        let mut sums = [[V::splat(0.0); VECTORS]; HEADS];
+        for h in 0..HEADS {
+            for v in 0..VECTORS {
+                sums[h][v] = V::load(o.add(h * rows.len + d + v * V::N));
+            }
+        }
+        let mut row = rows.first.add(d * S::BYTES);
+        for c in 0..rows.count {
+            let mut x = [V::splat(0.0); VECTORS];
+            for v in 0..VECTORS {
+                x[v] = S::vector::<V>(row.add(v * V::N * S::BYTES));
+            }
+            for h in 0..HEADS {
+                let w = V::splat(*weights.add(h * step + c));
+                for v in 0..VECTORS {
+                    sums[h][v] = w.mul_add(x[v], sums[h][v]);
+                }
+            }
+            row = row.wrapping_add(rows.stride);
+        }
+        for h in 0..HEADS {
+            for v in 0..VECTORS {
+                sums[h][v].store(o.add(h * rows.len + d + v * V::N));
+            }
+        }
+    }
+}
+
+/// The largest of `len` floats and of `least`.
+#[inline(always)]
+pub(super) unsafe fn largest<V: Lanes>(x: *const f32, len: usize, least: f32) -> f32 {
+    // SAFETY: the caller vouches for `len` floats.
+    unsafe {
+        let mut top = V::splat(least);
+        let mut at = 0;
+        while at + V::N <= len {
+            top = V::load(x.add(at)).max(top);
+            at += V::N;
+        }
+        let mut parts = [least; 16];
+        top.store(parts.as_mut_ptr());
+        for at in at..len {
+            parts[0] = parts[0].max(*x.add(at));
+        }
+        parts.iter().fold(least, |a, &b| a.max(b))
+    }
+}
+
+/// `x = 2^(x - max)`; gives the sum. `x` has room for a whole number of sixteens, which may be overwritten.
+#[inline(always)]
+pub(super) unsafe fn exp2_sum<V: Lanes>(x: *mut f32, len: usize, max: f32) -> f32 {
+    // SAFETY: the caller vouches for `len` floats, rounded up to sixteen.
+    unsafe {
+        let (mut total, max) = (V::splat(0.0), V::splat(max));
+        let mut at = 0;
+        for at in len..len.next_multiple_of(V::N) {
+            *x.add(at) = f32::NEG_INFINITY;
+        }
+        while at < len {
+            let p = V::load(x.add(at)).sub(max).exp2();
+            p.store(x.add(at));
+            total = total.add(p);
+            at += V::N;
+        }
+        total.sum()
+    }
+}

@@ -1,0 +1,235 @@
+//! The inner loops of attention.
+//!
+//! A prompt is computed in blocks of up to 64 query rows (tokens times the heads that share a KV head) against tiles of
+//! cells. The query rows are the *lanes*: scores are kept as `[cell][lane]`, so the softmax runs down columns without
+//! any reduction across a register, K and V are used in the order they lie in, and both matrix products have one form:
+//! a broadcast element of K or V times a vector of lanes ([`product`]). A single token has too few rows for that: its
+//! scores are dot products along the head ([`dots`], [`weigh`]), four cells and up to four heads at a time, so a cell is
+//! converted once for all heads that share it.
+//!
+//! Scores are in units of log2(e): the exponentials are powers of two.
+
+mod kernels;
+mod lanes;
+
+use super::Isa;
+use std::marker::PhantomData;
+
+/// Lanes are handled in groups of this many.
+pub const LANE_GROUP: usize = 16;
+
+/// How the elements of K and V rows are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellType {
+    /// 32-bit floats.
+    F32,
+    /// IEEE halves.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl CellType {
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            CellType::F32 => 4,
+            CellType::F16 | CellType::Bf16 => 2,
+        }
+    }
+}
+
+/// Some rows of K or V (or of a mask) at equal distances. Nothing is assumed about alignment.
+#[derive(Clone, Copy, Debug)]
+pub struct CellRows<'a> {
+    first: *const u8,
+    stride: usize,
+    count: usize,
+    len: usize,
+    ty: CellType,
+    life: PhantomData<&'a [u8]>,
+}
+
+impl<'a> CellRows<'a> {
+    /// # Safety
+    /// For `'a`, `count` rows of `len` elements can be read, `stride` bytes apart from `first` on, and nobody writes them.
+    pub unsafe fn new(
+        first: *const u8,
+        stride: usize,
+        count: usize,
+        len: usize,
+        ty: CellType,
+    ) -> CellRows<'a> {
+        CellRows { first, stride, count, len, ty, life: PhantomData }
+    }
+
+    /// Dense rows of floats.
+    pub fn of(rows: &'a [f32], len: usize) -> CellRows<'a> {
+        let count = rows.len() / len.max(1);
+        CellRows {
+            first: rows.as_ptr().cast(),
+            stride: len * 4,
+            count,
+            len,
+            ty: CellType::F32,
+            life: PhantomData,
+        }
+    }
+
+    /// Rows `from .. from + count`.
+    pub fn part(self, from: usize, count: usize) -> CellRows<'a> {
+        assert!(from + count <= self.count, "rows {from} + {count} of {}", self.count);
+        CellRows { first: self.first.wrapping_add(from * self.stride), count, ..self }
+    }
+
+    /// Rows there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+}
+
+/// A safe-to-call-inside dispatcher: the function of `kernels` of that name, compiled for every instruction set.
+macro_rules! dispatch {
+    ($isa:expr, $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
+        unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: passed on to the caller.
+            unsafe { kernels::$name::<std::arch::x86_64::__m512>($($arg),*) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn avx2($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: passed on to the caller.
+            unsafe { kernels::$name::<std::arch::x86_64::__m256>($($arg),*) }
+        }
+        match $isa.level() {
+            #[cfg(target_arch = "x86_64")]
+            super::Level::Avx512 => avx512($($arg),*),
+            #[cfg(target_arch = "x86_64")]
+            super::Level::Avx2 => avx2($($arg),*),
+            _ => kernels::$name::<lanes::Plain>($($arg),*),
+        }
+    }};
+}
+
+fn check_lanes(lanes: usize) {
+    assert!(lanes.is_multiple_of(LANE_GROUP), "{lanes} lanes, expected a multiple of {LANE_GROUP}");
+}
+
+/// The rows as dense floats, in `to[count * len]`.
+pub fn widen(isa: Isa, rows: CellRows<'_>, to: &mut [f32]) {
+    assert!(to.len() >= rows.count * rows.len);
+    let to = to.as_mut_ptr();
+    // SAFETY: `CellRows` vouches for the rows, the length of `to` was checked, the level is the machine's.
+    unsafe { dispatch!(isa, widen(rows: CellRows<'_>, to: *mut f32)) }
+}
+
+/// The left operand of [`product`]: element (i, k) lies at `data[i * step_i + k * step_k]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Left<'a> {
+    /// The elements.
+    pub data: &'a [f32],
+    /// Distances of neighbours in i and in k.
+    pub step: (usize, usize),
+    /// How many i and how many k.
+    pub size: (usize, usize),
+}
+
+/// `c[i][lane] = Σ_k a(i, k) b[k][lane]`, added to c if `add`.
+pub fn product(isa: Isa, a: Left<'_>, b: &[f32], c: &mut [f32], lanes: usize, add: bool) {
+    check_lanes(lanes);
+    let (rows, terms) = a.size;
+    assert!(b.len() >= terms * lanes && c.len() >= rows * lanes);
+    assert!(rows * terms == 0 || (rows - 1) * a.step.0 + (terms - 1) * a.step.1 < a.data.len());
+    let (step, size) = (a.step, a.size);
+    let (a, b, c) = (a.data.as_ptr(), b.as_ptr(), c.as_mut_ptr());
+    // SAFETY: the lengths were checked, the level is the machine's.
+    unsafe {
+        dispatch!(isa, product(
+            a: *const f32, step: (usize, usize), b: *const f32, c: *mut f32, size: (usize, usize), lanes: usize, add: bool,
+        ))
+    }
+}
+
+/// One step of the online softmax down the columns of `s[cell][lane]`: each score becomes 2^(s - largest so far);
+/// `max` and `sum` (one per lane) go on, and `carry` gives the factors for results of earlier steps. `max` starts with a
+/// finite number, so that a column of minus infinities gives zeros.
+pub fn softmax_columns(isa: Isa, s: &mut [f32], cells: usize, [max, sum, carry]: [&mut [f32]; 3]) {
+    let lanes = max.len();
+    check_lanes(lanes);
+    assert!(s.len() >= cells * lanes && sum.len() == lanes && carry.len() == lanes);
+    let (s, max, sum, carry) = (s.as_mut_ptr(), max.as_mut_ptr(), sum.as_mut_ptr(), carry.as_mut_ptr());
+    // SAFETY: the lengths were checked, the level is the machine's.
+    unsafe {
+        dispatch!(isa, softmax_columns(
+            s: *mut f32, cells: usize, lanes: usize, max: *mut f32, sum: *mut f32, carry: *mut f32,
+        ))
+    }
+}
+
+/// `o[row][lane] *= factor[lane]` for all rows of o.
+pub fn scale_columns(isa: Isa, o: &mut [f32], factor: &[f32]) {
+    let lanes = factor.len();
+    check_lanes(lanes);
+    let (rows, o, factor) = (o.len() / lanes.max(1), o.as_mut_ptr(), factor.as_ptr());
+    // SAFETY: the lengths were checked, the level is the machine's.
+    unsafe { dispatch!(isa, scale_columns(o: *mut f32, rows: usize, lanes: usize, factor: *const f32)) }
+}
+
+/// Scores of cells outside `lo[lane] .. hi[lane]` become minus infinity; the bounds count from the first row of
+/// `s[cell][lane]`.
+pub fn hide_outside(isa: Isa, s: &mut [f32], cells: usize, lo: &[f32], hi: &[f32]) {
+    let lanes = lo.len();
+    check_lanes(lanes);
+    assert!(s.len() >= cells * lanes && hi.len() == lanes);
+    let (s, lo, hi) = (s.as_mut_ptr(), lo.as_ptr(), hi.as_ptr());
+    // SAFETY: the lengths were checked, the level is the machine's.
+    unsafe {
+        dispatch!(isa, hide_outside(s: *mut f32, cells: usize, lanes: usize, lo: *const f32, hi: *const f32))
+    }
+}
+
+/// `limit tanh(y)` of each element, which comes as `2 log2(e) y`. The length is a multiple of sixteen.
+pub fn soft_cap(isa: Isa, x: &mut [f32], limit: f32) {
+    check_lanes(x.len());
+    let (x, len) = (x.as_mut_ptr(), x.len());
+    // SAFETY: the length was checked, the level is the machine's.
+    unsafe { dispatch!(isa, soft_cap(x: *mut f32, len: usize, limit: f32)) }
+}
+
+/// `out[head * step + cell] = q[head] · row[cell]` for the dense rows `q`.
+pub fn dots(isa: Isa, q: &[f32], heads: usize, rows: CellRows<'_>, out: &mut [f32], step: usize) {
+    assert!(q.len() >= heads * rows.len && rows.count <= step && out.len() >= heads * step);
+    let (q, out) = (q.as_ptr(), out.as_mut_ptr());
+    // SAFETY: `CellRows` vouches for the rows, the lengths were checked, the level is the machine's.
+    unsafe {
+        dispatch!(isa, dots(q: *const f32, heads: usize, rows: CellRows<'_>, out: *mut f32, step: usize))
+    }
+}
+
+/// `o[head] += Σ weights[head * step + cell] row[cell]` for the dense rows `o`.
+pub fn weigh(isa: Isa, weights: &[f32], step: usize, heads: usize, rows: CellRows<'_>, o: &mut [f32]) {
+    assert!(o.len() >= heads * rows.len && rows.count <= step && weights.len() >= heads * step);
+    let (weights, o) = (weights.as_ptr(), o.as_mut_ptr());
+    // SAFETY: `CellRows` vouches for the rows, the lengths were checked, the level is the machine's.
+    unsafe {
+        dispatch!(isa, weigh(weights: *const f32, step: usize, heads: usize, rows: CellRows<'_>, o: *mut f32))
+    }
+}
+
+/// The largest element, at least `least`.
+pub fn largest(isa: Isa, x: &[f32], least: f32) -> f32 {
+    let (x, len) = (x.as_ptr(), x.len());
+    // SAFETY: a slice; the level is the machine's.
+    unsafe { dispatch!(isa, largest(x: *const f32, len: usize, least: f32) -> f32) }
+}
+
+/// `x = 2^(x - max)` for the first `len` elements; gives their sum. What follows up to a multiple of sixteen is
+/// overwritten.
+pub fn exp2_sum(isa: Isa, x: &mut [f32], len: usize, max: f32) -> f32 {
+    assert!(x.len() >= len.next_multiple_of(LANE_GROUP));
+    let x = x.as_mut_ptr();
+    // SAFETY: the length was checked, the level is the machine's.
+    unsafe { dispatch!(isa, exp2_sum(x: *mut f32, len: usize, max: f32) -> f32) }
+}

@@ -1,0 +1,121 @@
+//! The packed matrix product: arguments, blocking for the caches, and the choice of the kernel.
+//!
+//! The work is cut so that a panel of activation columns stays in the first cache while the weights of a group of
+//! tiles stream past it from the second: weights are the smaller operand per multiply-add. With one panel or
+//! fewer the weights are read once, strictly forwards.
+
+use super::pack::{TILE_ROWS, tile_bytes};
+use super::{Isa, Level};
+use crate::quant::{BlockType, with_format};
+
+/// Packed weights of one group of tiles: small enough to stay in a second-level cache beside the activations.
+const GROUP_BYTES: usize = 256 << 10;
+
+/// One product, as the kernels take it.
+#[derive(Clone, Copy)]
+pub(super) struct Product {
+    pub k: usize,
+    pub w: *const u8,
+    pub tile_bytes: usize,
+    pub tiles: usize,
+    pub valid_rows: usize,
+    pub acts: *const u8,
+    pub act_stride: usize,
+    pub cols: usize,
+    pub out: *mut f32,
+    pub out_stride: usize,
+}
+
+impl Product {
+    /// Rows of a tile that exist, 1 to 16.
+    #[inline(always)]
+    pub fn rows_of(&self, tile: usize) -> usize {
+        (self.valid_rows - tile * TILE_ROWS).min(TILE_ROWS)
+    }
+
+    /// Calls `f` with tile, first column and number of columns for pieces that cover the product; the numbers of
+    /// columns come from `widths`, widest first and ending in 1.
+    #[inline(always)]
+    pub fn for_each_piece(&self, widths: &[usize], mut f: impl FnMut(usize, usize, usize)) {
+        let group = (GROUP_BYTES / self.tile_bytes.max(1)).max(1);
+        for start in (0..self.tiles).step_by(group) {
+            let end = self.tiles.min(start + group);
+            let mut col = 0;
+            while col < self.cols {
+                let width = widths.iter().copied().find(|&w| w <= self.cols - col).unwrap_or(1);
+                for tile in start..end {
+                    f(tile, col, width);
+                }
+                col += width;
+            }
+        }
+    }
+}
+
+/// Matrix product of packed weights and quantized activations: `out[c * out_col_stride + r] = sum over i of
+/// weight[r][i] * activation[c][i]`, for `valid_rows` rows and `cols` columns; nothing else of `out` is written.
+///
+/// - `w` points to the first of `tiles` packed tiles ([`super::pack_tile`]) of rows of `k` values;
+///   `valid_rows` is at most `16 * tiles`, and tiles past it are not read.
+/// - `acts` points to the first of `cols` quantized rows ([`super::quantize_act_row`]), `act_stride` bytes apart.
+/// - `out_col_stride` counts `f32`.
+///
+/// A call is single-threaded and allocates nothing. Callers split by tiles and columns: with one column (decode)
+/// give each thread one contiguous range of tiles; with many columns, tile ranges first, each with up to about
+/// 500 KB / `act_stride` columns at a time so that the panel of activations stays in the second cache. Widths that are
+/// multiples of 12 are best. Calls on disjoint tiles or columns may run at the same time.
+///
+/// Float types are not packed; for them, and for a `k` that is no multiple of the type's block or of 32, nothing is
+/// computed and `false` returned.
+///
+/// # Safety
+/// All of the memory described above is valid, initialized and, for `out`, not accessed by anyone else during the
+/// call. `w`, `acts` and `out` need no alignment beyond `out`'s four bytes (64 is fastest).
+#[allow(clippy::too_many_arguments)] // the parts of a matrix product
+#[must_use = "false means that nothing was computed"]
+pub unsafe fn gemm_packed(
+    isa: Isa,
+    ty: BlockType,
+    k: usize,
+    w: *const u8,
+    tiles: usize,
+    valid_rows: usize,
+    acts: *const u8,
+    act_stride: usize,
+    cols: usize,
+    out: *mut f32,
+    out_col_stride: usize,
+) -> bool {
+    if ty.is_float() || !k.is_multiple_of(ty.block_values()) || valid_rows > tiles * TILE_ROWS {
+        return false;
+    }
+    let tiles = valid_rows.div_ceil(TILE_ROWS);
+    let tile_bytes = tile_bytes(ty, k);
+    let p = Product {
+        k,
+        w,
+        tile_bytes,
+        tiles,
+        valid_rows,
+        acts,
+        act_stride,
+        cols,
+        out,
+        out_stride: out_col_stride,
+    };
+    // SAFETY: the caller's promise; an Isa exists only where the machine has its instructions.
+    unsafe {
+        match isa.level() {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => super::x86::avx512::gemm(ty, &p),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => super::x86::avx2::gemm(ty, &p),
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => super::neon::gemm::<false>(ty, &p),
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => super::neon::gemm::<true>(ty, &p),
+            _ => with_format!(ty, F => super::portable::gemm::<F>(&p), else {}),
+        }
+    }
+    true
+}

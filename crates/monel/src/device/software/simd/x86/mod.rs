@@ -1,0 +1,9 @@
+//! x86-64: AVX2 (with FMA and F16C) and AVX-512 (with VNNI).
+
+pub(super) mod avx2;
+pub(super) mod avx512;
+mod lanes256;
+mod lanes512;
+
+pub(super) use lanes256::F32x8;
+pub(super) use lanes512::F32x16;
