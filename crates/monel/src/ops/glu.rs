@@ -65,7 +65,9 @@ impl Op for Glu {
             match kind {
                 GluKind::Swiglu => simd::silu_mul(worker.isa, gate, up, out),
                 GluKind::Geglu => simd::gelu_tanh_mul(worker.isa, gate, up, out),
-                GluKind::Reglu => out.iter_mut().zip(gate).zip(up).for_each(|((o, g), u)| *o = g.max(0.0) * u),
+                GluKind::Reglu => {
+                    out.iter_mut().zip(gate).zip(up).for_each(|((o, g), u)| *o = g.max(0.0) * u)
+                }
             }
             Ok(())
         })]
@@ -77,7 +79,8 @@ impl Op for Glu {
             let act = match self.kind {
                 GluKind::Swiglu => g / (1.0 + (-g).exp()),
                 GluKind::Geglu => {
-                    0.5 * g * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g.powi(3))).tanh())
+                    0.5 * g
+                        * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g.powi(3))).tanh())
                 }
                 GluKind::Reglu => g.max(0.0),
             };

@@ -1,0 +1,218 @@
+//! Memory of the software device: shared, private, mapped.
+//!
+//! Shared memory is plain memory. Private memory lies in plain memory too, but its address is one that no process can
+//! touch: it comes from a counter above the largest address that x86-64 (47 or 56 bits) and AArch64 (48 or 52 bits)
+//! give to programs, so a mistaken host access faults at once (contract M1). Mapped memory is somebody else's bytes,
+//! rounded out to pages, read only (M4).
+
+use crate::device::driver::{HostMapping, Memory, MemoryInfo, Storage};
+use crate::error::{Error, Result};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Alignment of buffers and of mapped views.
+pub const PAGE: usize = 4096;
+
+/// First private address; each device has a window of 2^47 bytes above it.
+const PRIVATE_BASE: u64 = 0x0070_0000_0000_0000;
+const PRIVATE_WINDOW: u64 = 1 << 47;
+
+/// Allocates and counts.
+pub struct Allocator {
+    name: String,
+    limit: Option<u64>,
+    used: AtomicU64,
+    next_private: AtomicU64,
+    end_private: u64,
+}
+
+impl Allocator {
+    /// An allocator for a device of this name.
+    pub fn new(name: String, limit: Option<u64>) -> Allocator {
+        static WINDOW: AtomicU64 = AtomicU64::new(0);
+        // 512 windows fit under 2^56; the thousandth device shares one, which only weakens "disjoint" across devices.
+        let start = PRIVATE_BASE + WINDOW.fetch_add(1, Ordering::Relaxed) % 64 * PRIVATE_WINDOW;
+        Allocator {
+            name,
+            limit,
+            used: AtomicU64::new(0),
+            next_private: AtomicU64::new(start),
+            end_private: start + PRIVATE_WINDOW,
+        }
+    }
+
+    /// Memory in all, and what can still be had.
+    pub fn info(&self) -> MemoryInfo {
+        let system = system_memory();
+        match self.limit {
+            None => system,
+            Some(limit) => {
+                let total = limit.min(system.total);
+                MemoryInfo {
+                    total,
+                    free: total.saturating_sub(self.used.load(Ordering::Acquire)).min(system.free),
+                }
+            }
+        }
+    }
+
+    /// Zeroed memory, page-aligned.
+    pub fn allocate(self: &Arc<Self>, storage: Storage, bytes: usize) -> Result<Arc<dyn Memory>> {
+        let refuse = || Error::OutOfMemory {
+            device: self.name.clone(),
+            what: format!("a {} buffer", if storage == Storage::Private { "private" } else { "shared" }),
+            wanted: bytes as u64,
+            free: self.info().free,
+        };
+        let layout = Layout::from_size_align(bytes.max(1), PAGE).map_err(|_| refuse())?;
+        if self.info().free < bytes as u64 {
+            return Err(refuse());
+        }
+        let before = self.used.fetch_add(bytes as u64, Ordering::AcqRel);
+        let over = self.limit.is_some_and(|limit| before + bytes as u64 > limit);
+        // SAFETY: the layout's size is not zero.
+        let ptr = if over { None } else { NonNull::new(unsafe { alloc_zeroed(layout) }) };
+        let Some(ptr) = ptr else {
+            self.used.fetch_sub(bytes as u64, Ordering::AcqRel);
+            return Err(refuse());
+        };
+        let mut memory = HostMemory {
+            ptr,
+            len: bytes,
+            address: ptr.as_ptr() as u64,
+            storage,
+            owner: Owner::Allocated { layout, allocator: self.clone() },
+        };
+        if storage == Storage::Private {
+            let span = bytes.next_multiple_of(PAGE) as u64;
+            memory.address = self.next_private.fetch_add(span, Ordering::Relaxed);
+            if memory.address + span > self.end_private {
+                return Err(refuse());
+            }
+        }
+        Ok(Arc::new(memory))
+    }
+}
+
+enum Owner {
+    Allocated { layout: Layout, allocator: Arc<Allocator> },
+    Mapped(Arc<dyn HostMapping>, usize),
+}
+
+/// Bytes that the device's kernels reach.
+pub struct HostMemory {
+    ptr: NonNull<u8>,
+    len: usize,
+    address: u64,
+    storage: Storage,
+    owner: Owner,
+}
+
+// SAFETY: an address and a length; the queue orders all accesses through it.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above.
+unsafe impl Sync for HostMemory {}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        if let Owner::Allocated { layout, allocator } = &self.owner {
+            // SAFETY: allocated with this layout, and nobody has the memory any more.
+            unsafe { dealloc(self.ptr.as_ptr(), *layout) };
+            allocator.used.fetch_sub(self.len as u64, Ordering::AcqRel);
+        }
+    }
+}
+
+impl HostMemory {
+    /// The memory behind a buffer of this device.
+    pub fn of(memory: &Arc<dyn Memory>) -> Result<&HostMemory> {
+        let any: &dyn Any = memory.as_ref();
+        any.downcast_ref::<HostMemory>().ok_or_else(|| Error::Foreign {
+            what: "a buffer".into(),
+            expected: "the software device".into(),
+            found: "another device".into(),
+        })
+    }
+
+    /// A pointer to `range`, which has been checked to lie inside.
+    pub fn at(&self, range: Range<usize>) -> Result<*mut u8> {
+        if range.start > range.end || range.end > self.len {
+            let (offset, bytes) = (range.start, range.end.wrapping_sub(range.start));
+            return Err(Error::OutOfRange { what: "memory".into(), offset, bytes, size: self.len });
+        }
+        // SAFETY: inside the allocation.
+        Ok(unsafe { self.ptr.as_ptr().add(range.start) })
+    }
+
+    /// For mapped memory: the mapping, and how many of its bytes have to be there.
+    pub fn mapping(&self) -> Option<(&Arc<dyn HostMapping>, usize)> {
+        match &self.owner {
+            Owner::Mapped(mapping, end) => Some((mapping, *end)),
+            Owner::Allocated { .. } => None,
+        }
+    }
+}
+
+impl Memory for HostMemory {
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) -> Option<()> {
+        if self.storage != Storage::Shared {
+            return None;
+        }
+        let to = self.at(offset..offset.checked_add(bytes.len())?).ok()?;
+        // SAFETY: the range lies inside, and the queue gave this thread its turn on it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Some(())
+    }
+}
+
+/// A range of a mapping, used in place.
+pub fn import(mapping: &Arc<dyn HostMapping>, range: Range<usize>) -> Result<Arc<dyn Memory>> {
+    let bytes = mapping.bytes();
+    if range.start > range.end || range.end > bytes.len() {
+        let (offset, wanted) = (range.start, range.end.wrapping_sub(range.start));
+        return Err(Error::OutOfRange { what: mapping.name(), offset, bytes: wanted, size: bytes.len() });
+    }
+    // Read only: `Buffer::is_writable` is false for mapped memory, so the pointer is never written through.
+    let ptr = NonNull::from(&bytes[range.clone()]).cast::<u8>();
+    let (len, end) = (range.len(), range.end);
+    let owner = Owner::Mapped(mapping.clone(), end);
+    Ok(Arc::new(HostMemory { ptr, len, address: ptr.as_ptr() as u64, storage: Storage::Mapped, owner }))
+}
+
+/// Memory of the machine: what the system says is available, or the control group allows.
+fn system_memory() -> MemoryInfo {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let field = |text: &str, key: &str| {
+        let line = text.lines().find(|l| l.starts_with(key))?;
+        line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+    };
+    let meminfo = read("/proc/meminfo").unwrap_or_default();
+    let Some(mut total) = field(&meminfo, "MemTotal:") else {
+        // Systems without /proc: the system refuses by itself what it cannot give.
+        return MemoryInfo { total: 1 << 46, free: 1 << 46 };
+    };
+    let mut free = field(&meminfo, "MemAvailable:").unwrap_or(total);
+    let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
+    if let Some(limit) = number("/sys/fs/cgroup/memory.max") {
+        let used = number("/sys/fs/cgroup/memory.current").unwrap_or(0);
+        (total, free) = (total.min(limit), free.min(limit.saturating_sub(used)));
+    }
+    MemoryInfo { total, free }
+}
+
+/// The processor's name for people.
+pub fn processor_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text
+        .lines()
+        .find_map(|l| l.strip_prefix("model name")?.split_once(':').map(|(_, n)| n.trim().to_string()));
+    name.filter(|n| !n.is_empty()).unwrap_or_else(|| format!("CPU ({})", std::env::consts::ARCH))
+}

@@ -1,0 +1,413 @@
+//! Streams: one client's lane into a device's queue.
+//!
+//! Everything handed over through a stream returns as soon as it is committed, or waits encoded for its turn; nothing
+//! here waits for the device except `synchronize`, a full in-flight budget, a full staging ring, and dropping a stream
+//! with work in flight.
+
+use crate::buffer::Buffer;
+use crate::cancel::CancelToken;
+use crate::device::Core;
+use crate::device::driver::{Landing, Region, Storage, Transfer};
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::queue::{Access, Gate, LaneId, Payload, Request, SubmissionId};
+use crate::recording::{self, Recording};
+use crate::submission::{Download, Submission};
+use crate::tensor::Tensor;
+use crate::trace::Track;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A lane into a device's queue. Dropping it waits for its work.
+pub struct Stream {
+    core: Arc<Core>,
+    lane: LaneId,
+}
+
+impl Stream {
+    pub(crate) fn new(core: Arc<Core>) -> Stream {
+        core.counts.streams.fetch_add(1, Ordering::AcqRel);
+        let lane = core.queue.with(|s| s.add_lane());
+        Stream { core, lane }
+    }
+
+    /// Submits a recording. Encodes the first chunk here if it is not encoded yet, and the rest on helper threads.
+    pub fn submit(&self, recording: &Recording) -> Result<Submission> {
+        self.submit_with(recording, None)
+    }
+
+    /// As [`Stream::submit`], with a token that is checked between chunks.
+    pub fn submit_with(&self, recording: &Recording, cancel: Option<&CancelToken>) -> Result<Submission> {
+        if !Arc::ptr_eq(&recording.inner.core, &self.core) {
+            return Err(Error::Foreign {
+                what: format!("the recording of {}", recording.plan().name),
+                expected: self.core.driver.info().name.clone(),
+                found: recording.inner.core.driver.info().name.clone(),
+            });
+        }
+        let (queue, lane) = (&self.core.queue, self.lane);
+        if let Some(token) = cancel {
+            let weak = queue.weak();
+            token.listen(self.core.id, move || weak.upgrade().map(|q| q.poke()).is_some());
+        }
+        let budget = self.core.settings.in_flight.max(1);
+        queue.wait_until("in-flight budget", |s| {
+            (s.graphs_in_flight(lane) < budget || s.is_poisoned(lane)).then_some(())
+        });
+        let inner = &recording.inner;
+        let first = self.encode(inner, 0)?;
+        let replay = recording.is_encoded();
+        let count = inner.plan.chunks.len();
+        let mut chunks = vec![Some(first)];
+        for c in 1..count {
+            chunks.push(if replay { Some(self.encode(inner, c)?) } else { None });
+        }
+        let request = Request {
+            lane,
+            name: inner.plan.name.clone(),
+            graph: true,
+            chunks,
+            long: inner.plan.long,
+            access: inner.plan.access.clone(),
+            cancel: cancel.cloned(),
+        };
+        let id = queue.with(|s| s.submit(request))?;
+        if !replay {
+            for c in 1..count {
+                let task = encode_task(inner.clone(), id, c);
+                if self.core.encoders.any() { self.core.encoders.spawn(task) } else { task() }
+            }
+        }
+        Ok(Submission::new(self.core.clone(), vec![id]))
+    }
+
+    fn encode(&self, inner: &Arc<recording::Inner>, chunk: usize) -> Result<Payload> {
+        encode(inner, chunk)
+    }
+
+    /// Copies `bytes` into a contiguous tensor. The caller's bytes are free when this returns (contract T1).
+    pub fn upload(&self, tensor: &Tensor, bytes: &[u8]) -> Result<Submission> {
+        let span = contiguous(tensor, "upload")?;
+        if bytes.len() != span {
+            return Err(Error::OutOfRange {
+                what: "upload".into(),
+                offset: 0,
+                bytes: bytes.len(),
+                size: span,
+            });
+        }
+        self.upload_region(tensor.buffer(), Region::linear(tensor.offset(), span), bytes)
+    }
+
+    /// Copies `bytes` into a range of a buffer.
+    pub fn upload_bytes(&self, buffer: &Buffer, offset: usize, bytes: &[u8]) -> Result<Submission> {
+        self.upload_region(buffer, Region::linear(offset, bytes.len()), bytes)
+    }
+
+    /// Copies runs of bytes into a buffer: `bytes` holds them one after the other, the buffer at `region`'s stride.
+    pub fn upload_region(&self, buffer: &Buffer, region: Region, bytes: &[u8]) -> Result<Submission> {
+        self.check(buffer, &region, "upload")?;
+        writable(buffer)?;
+        if bytes.len() != region.bytes() {
+            let size = region.bytes();
+            return Err(Error::OutOfRange { what: "upload".into(), offset: 0, bytes: bytes.len(), size });
+        }
+        if region.bytes() == 0 {
+            return Ok(Submission::new(self.core.clone(), Vec::new()));
+        }
+        if buffer.storage() == Storage::Shared
+            && let Some(id) = self.write_directly(buffer, &region, bytes)?
+        {
+            return Ok(Submission::new(self.core.clone(), vec![id]));
+        }
+        let mut submission = Submission::new(self.core.clone(), Vec::new());
+        let piece = self.core.staging.piece();
+        for part in pieces(&region, piece) {
+            let (part_region, range) = part;
+            let staged = self.core.staging.stage(&bytes[range]);
+            let memory = buffer.memory().clone();
+            let access = [access(buffer, &part_region, true)];
+            let transfer = Transfer::Upload { memory, region: part_region, bytes: staged };
+            submission.ids.push(self.transfer("upload", transfer, &access)?);
+        }
+        Ok(submission)
+    }
+
+    /// The bytes of a contiguous tensor, once everything before is finished (contract T2).
+    pub fn download(&self, tensor: &Tensor) -> Result<Download> {
+        let span = contiguous(tensor, "download")?;
+        self.download_region(tensor.buffer(), Region::linear(tensor.offset(), span))
+    }
+
+    /// Bytes of a buffer.
+    pub fn download_bytes(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<Download> {
+        self.download_region(buffer, Region::linear(offset, bytes))
+    }
+
+    /// Runs of bytes of a buffer, one after the other in the result.
+    pub fn download_region(&self, buffer: &Buffer, region: Region) -> Result<Download> {
+        self.check(buffer, &region, "download")?;
+        let landing = Landing::default();
+        let mut submission = Submission::new(self.core.clone(), Vec::new());
+        if region.bytes() > 0 {
+            let memory = buffer.memory().clone();
+            let access = [access(buffer, &region, false)];
+            let transfer = Transfer::Download { memory, region, landing: landing.clone() };
+            submission.ids.push(self.transfer("download", transfer, &access)?);
+        }
+        Ok(Download { submission, landing })
+    }
+
+    /// Sets every byte of a range to `value`.
+    pub fn fill(&self, buffer: &Buffer, offset: usize, bytes: usize, value: u8) -> Result<Submission> {
+        self.fill_region(buffer, Region::linear(offset, bytes), value)
+    }
+
+    /// Sets every byte of a buffer to `value`, whatever views lie in it.
+    pub fn clear(&self, buffer: &Buffer, value: u8) -> Result<Submission> {
+        self.fill(buffer, 0, buffer.size(), value)
+    }
+
+    /// Sets every byte of the runs of `region` to `value`; what lies between them stays.
+    pub fn fill_region(&self, buffer: &Buffer, region: Region, value: u8) -> Result<Submission> {
+        self.check(buffer, &region, "fill")?;
+        writable(buffer)?;
+        let mut submission = Submission::new(self.core.clone(), Vec::new());
+        if region.bytes() > 0 {
+            let memory = buffer.memory().clone();
+            let access = [access(buffer, &region, true)];
+            submission.ids.push(self.transfer("fill", Transfer::Fill { memory, region, value }, &access)?);
+        }
+        Ok(submission)
+    }
+
+    /// Copies the bytes of `from` into `to`, both contiguous and of one size. When `from` lies on another device, the
+    /// bytes pass through the host once `after`, or everything submitted there so far if it is `None`, is finished.
+    pub fn copy(&self, from: &Tensor, to: &Tensor) -> Result<Submission> {
+        let (a, b) = (contiguous(from, "copy")?, contiguous(to, "copy")?);
+        if a != b {
+            return Err(Error::OutOfRange { what: "copy".into(), offset: 0, bytes: a, size: b });
+        }
+        let source = Region::linear(from.offset(), a);
+        let target = Region::linear(to.offset(), b);
+        self.copy_region((from.buffer(), source), (to.buffer(), target))
+    }
+
+    /// Copies runs of bytes between buffers of this device; the runs may have different strides, not overlap.
+    pub fn copy_region(&self, from: (&Buffer, Region), to: (&Buffer, Region)) -> Result<Submission> {
+        self.check(from.0, &from.1, "copy")?;
+        self.check(to.0, &to.1, "copy")?;
+        writable(to.0)?;
+        if from.1.bytes() != to.1.bytes() {
+            let (bytes, size) = (from.1.bytes(), to.1.bytes());
+            return Err(Error::OutOfRange { what: "copy".into(), offset: 0, bytes, size });
+        }
+        let access = [access(from.0, &from.1, false), access(to.0, &to.1, true)];
+        if access[0].conflicts(&access[1]) {
+            return Err(Error::shape("copy", "source and destination that do not overlap"));
+        }
+        let mut submission = Submission::new(self.core.clone(), Vec::new());
+        if from.1.bytes() > 0 {
+            let transfer =
+                Transfer::Copy { from: (from.0.memory().clone(), from.1), to: (to.0.memory().clone(), to.1) };
+            submission.ids.push(self.transfer("copy", transfer, &access)?);
+        }
+        Ok(submission)
+    }
+
+    /// A point in this stream's order that another stream, also of another device, can wait for.
+    pub fn record_event(&self) -> Event {
+        let gate = Arc::new(Gate::default());
+        self.core.queue.with(|s| s.record(self.lane, gate.clone()));
+        Event { gate }
+    }
+
+    /// Later work of this stream runs after the event; the host does not wait. If what came before the event failed,
+    /// that work fails with the same error.
+    pub fn wait_event(&self, event: &Event) {
+        self.core.queue.with(|s| s.wait_for(self.lane, event.gate.clone()));
+        let weak = self.core.queue.weak();
+        event.gate.on_open(move || {
+            if let Some(queue) = weak.upgrade() {
+                queue.poke();
+            }
+        });
+    }
+
+    /// Waits until everything of the stream is finished, and reports what failed since the last call (A4, E3).
+    pub fn synchronize(&self) -> Result<()> {
+        let lane = self.lane;
+        self.core.queue.wait_until("synchronize", |s| (s.outstanding(lane) == 0).then_some(()));
+        self.core.queue.with(|s| s.report(lane))
+    }
+
+    /// Waits for the stream's work, then clears its poison: the stream takes work again (E3). A lost device stays lost.
+    pub fn recover(&self) -> Result<()> {
+        let lane = self.lane;
+        self.core.queue.wait_until("recover", |s| (s.outstanding(lane) == 0).then_some(()));
+        self.core.queue.with(|s| s.recover(lane))
+    }
+
+    /// Whether the stream refuses work because of an earlier failure.
+    pub fn is_poisoned(&self) -> bool {
+        self.core.queue.with(|s| s.is_poisoned(self.lane))
+    }
+
+    /// Runs `graph` once: records, submits, waits. For tests and one-off work.
+    pub fn run(&self, graph: &crate::graph::Graph) -> Result<()> {
+        let device = self.device();
+        self.submit(&device.record(graph)?)?.wait()
+    }
+
+    /// The stream's device.
+    pub fn device(&self) -> crate::device::Device {
+        crate::device::Device { core: self.core.clone() }
+    }
+
+    fn transfer(&self, name: &'static str, transfer: Transfer, access: &[Access]) -> Result<SubmissionId> {
+        let commands = self.core.driver.encode_transfer(transfer)?;
+        let name: Arc<str> = name.into();
+        let payload = Payload { commands, name: name.clone(), expected_ns: 0.0 };
+        self.core.queue.with(|s| {
+            s.submit(Request {
+                lane: self.lane,
+                name,
+                graph: false,
+                chunks: vec![Some(payload)],
+                long: false,
+                access: access.into(),
+                cancel: None,
+            })
+        })
+    }
+
+    /// Shared memory that nobody uses is written by this thread, in its turn: later work on it waits.
+    fn write_directly(&self, buffer: &Buffer, region: &Region, bytes: &[u8]) -> Result<Option<SubmissionId>> {
+        let access = access(buffer, region, true);
+        let id = self.core.queue.with(|s| {
+            if s.is_busy(&access) {
+                return Ok(None);
+            }
+            let request = Request {
+                lane: self.lane,
+                name: "upload".into(),
+                graph: false,
+                chunks: vec![None],
+                long: false,
+                access: [access].into(),
+                cancel: None,
+            };
+            s.submit(request).map(Some)
+        })?;
+        let Some(id) = id else { return Ok(None) };
+        let mut at = 0;
+        for r in 0..region.rows {
+            let run = &bytes[at..at + region.row];
+            if buffer.memory().write(region.offset + r * region.stride, run).is_none() {
+                let error = Error::shape("upload", "memory that the host can write");
+                self.core.queue.with(|s| s.encode_failed(id, 0, error));
+                return Ok(Some(id));
+            }
+            at += region.row;
+        }
+        self.core.queue.with(|s| s.finish_on_host(id));
+        Ok(Some(id))
+    }
+
+    fn check(&self, buffer: &Buffer, region: &Region, what: &'static str) -> Result<()> {
+        if !Arc::ptr_eq(&buffer.inner.core, &self.core) {
+            return Err(Error::Foreign {
+                what: format!("the buffer of {what}"),
+                expected: self.core.driver.info().name.clone(),
+                found: buffer.device_name().to_string(),
+            });
+        }
+        if region.rows > 1 && region.stride < region.row {
+            return Err(Error::shape(what, format!("runs that do not overlap, found {region:?}")));
+        }
+        let span =
+            region.rows.saturating_sub(1).checked_mul(region.stride).and_then(|n| n.checked_add(region.row));
+        if span.and_then(|n| n.checked_add(region.offset)).is_none_or(|end| end > buffer.size()) {
+            let (offset, bytes, size) = (region.offset, span.unwrap_or(usize::MAX), buffer.size());
+            return Err(Error::OutOfRange { what: what.into(), offset, bytes, size });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let lane = self.lane;
+        self.core.queue.wait_until("drop", |s| (s.outstanding(lane) == 0).then_some(()));
+        self.core.queue.with(|s| s.remove_lane(lane));
+        self.core.counts.streams.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Stream({} on {})", self.lane, self.core.driver.info().id)
+    }
+}
+
+fn encode(inner: &Arc<recording::Inner>, chunk: usize) -> Result<Payload> {
+    let fresh = inner.chunks[chunk].get().is_none();
+    let trace = if fresh { inner.core.queue.trace() } else { None };
+    let span = trace.as_ref().map(|t| t.span(Track::thread(), "encode", &inner.plan.name, chunk));
+    let commands = inner.commands(chunk)?;
+    drop(span);
+    let expected_ns = inner.plan.chunks[chunk].nominal_ns;
+    Ok(Payload { commands, name: inner.plan.name.clone(), expected_ns })
+}
+
+/// Encodes a chunk and hands it to the queue; runs on a helper, or on the caller when there are none.
+fn encode_task(inner: Arc<recording::Inner>, id: SubmissionId, chunk: usize) -> Box<dyn FnOnce() + Send> {
+    Box::new(move || {
+        let queue = inner.core.queue.clone();
+        match encode(&inner, chunk) {
+            Ok(payload) => queue.with(|s| s.encoded(id, chunk, payload)),
+            Err(error) => queue.with(|s| s.encode_failed(id, chunk, error)),
+        }
+    })
+}
+
+fn contiguous(tensor: &Tensor, what: &'static str) -> Result<usize> {
+    if !tensor.desc().is_contiguous() {
+        return Err(Error::shape(what, format!("a contiguous tensor, found {}", tensor.desc())));
+    }
+    Ok(tensor.desc().span())
+}
+
+fn writable(buffer: &Buffer) -> Result<()> {
+    if buffer.is_writable() {
+        return Ok(());
+    }
+    Err(Error::shape("transfer", "memory that may be written; mapped memory is read-only"))
+}
+
+fn access(buffer: &Buffer, region: &Region, write: bool) -> Access {
+    Access { buffer: buffer.id(), range: region.range(), write, whole: write && region.is_dense() }
+}
+
+/// Cuts a region into pieces of at most `limit` bytes, with the range of host bytes that belongs to each.
+fn pieces(region: &Region, limit: usize) -> Vec<(Region, std::ops::Range<usize>)> {
+    let flat = if region.is_dense() { Region::linear(region.offset, region.bytes()) } else { *region };
+    let mut list = Vec::new();
+    if flat.row > limit {
+        for r in 0..flat.rows {
+            for at in (0..flat.row).step_by(limit) {
+                let bytes = limit.min(flat.row - at);
+                let host = r * flat.row + at;
+                list.push((Region::linear(flat.offset + r * flat.stride + at, bytes), host..host + bytes));
+            }
+        }
+        return list;
+    }
+    let rows = limit / flat.row;
+    for r in (0..flat.rows).step_by(rows) {
+        let count = rows.min(flat.rows - r);
+        let part = Region { offset: flat.offset + r * flat.stride, rows: count, ..flat };
+        list.push((part, r * flat.row..(r + count) * flat.row));
+    }
+    list
+}

@@ -1,0 +1,18 @@
+//! The synchronisation types the queue is built from: std's, or loom's when the model checker runs (`--cfg loom`).
+//! Locks never panic: a thread that died while holding one left consistent state behind, because state changes are
+//! single assignments under the lock and kernels run outside of it.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// Locks, also after another holder panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Waits for a notification, also after another holder panicked.
+pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condvar.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner)
+}
