@@ -192,3 +192,16 @@ impl Parts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_can_be_shared_between_threads() {
+        fn shared<T: Send + Sync + 'static>() {}
+        shared::<Gguf>();
+        shared::<Part>();
+        shared::<Error>();
+    }
+}

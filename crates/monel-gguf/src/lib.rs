@@ -73,4 +73,4 @@ pub const DEFAULT_ALIGNMENT: u32 = 32;
 pub const MAX_NAME_BYTES: usize = 65_535;
 
 /// The most bytes that metadata and tensor list of one file may take. The largest real ones take some 30 MB.
-pub const MAX_HEADER_BYTES: u64 = 1 << 30;
+pub const MAX_HEADER_BYTES: u64 = 1 << 28;

@@ -1,4 +1,5 @@
 //! Valid files that are cut or changed: an error or a model, never a panic, and no model with other content.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Files on disk: mapping, split models, pages given back.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What is written is read back the same.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

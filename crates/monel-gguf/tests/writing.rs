@@ -1,4 +1,5 @@
 //! What the writer refuses.
+#![allow(clippy::unwrap_used)]
 
 use monel_gguf::{Array, GgmlType, GgufWriter, NameError, ShapeError, WriteError};
 use std::io::{self, Write};
