@@ -4,7 +4,7 @@
 //! same numbers, on every machine and in every order of cases.
 
 use super::{Case, Fill, Operand, View};
-use crate::device::software::simd;
+use crate::device::software::simd::{self, TILE_ROWS};
 use crate::error::{Error, Result};
 use crate::quant;
 use crate::tensor::{DType, Desc};
@@ -97,34 +97,39 @@ fn encode(base: &Desc, values: &[f64]) -> Result<Vec<u8>> {
         DType::I64 => values.iter().for_each(|&x| bytes.extend((x as i64).to_le_bytes())),
         _ if base.is_empty() => {}
         DType::Packed(block) => {
-            let natural = encode(&Desc::new(DType::of(block), &base.ne[..2])?, values)?;
+            let (k, rows) = (base.ne[0], base.ne[1]);
+            let natural = encode(&Desc::new(DType::of(block), &[k, rows])?, values)?;
             bytes.resize(base.span(), 0);
-            simd::pack_rows(block, base.ne[0], base.ne[1], &natural, &mut bytes);
+            let stride = block.row_bytes(k);
+            for (tile, out) in bytes.chunks_exact_mut(simd::tile_bytes(block, k)).enumerate() {
+                let first = tile * TILE_ROWS;
+                let (from, count) = (&natural[first * stride..], (rows - first).min(TILE_ROWS));
+                simd::pack_tile(block, k, from, stride, count, out).map_err(cannot_fill)?;
+            }
         }
         DType::Q8A => {
             bytes.resize(base.span(), 0);
-            for (r, row) in values.chunks_exact(base.ne[0]).enumerate() {
-                let row: Vec<f32> = row.iter().map(|&x| x as f32).collect();
-                simd::quantize_act_row(
-                    simd::Isa::Portable,
-                    &row,
-                    &mut bytes[r * base.nb[1]..(r + 1) * base.nb[1]],
-                );
+            for (values, out) in values.chunks_exact(base.ne[0]).zip(bytes.chunks_exact_mut(base.nb[1])) {
+                simd::quantize_act_row(simd::Isa::PORTABLE, &floats(values), out).map_err(cannot_fill)?;
             }
         }
         t => {
-            let block = t
-                .block()
-                .ok_or_else(|| Error::shape("check", format!("a type that can be filled, found {t}")))?;
+            let block = t.block().ok_or_else(|| cannot_fill(format!("{t} has no blocks")))?;
             bytes.resize(base.span(), 0);
-            let row_bytes = t.row_bytes(base.ne[0]);
-            for (row, out) in values.chunks_exact(base.ne[0]).zip(bytes.chunks_exact_mut(row_bytes)) {
-                let row: Vec<f32> = row.iter().map(|&x| x as f32).collect();
-                quant::quantize_row(block, &row, out)?;
+            for (values, out) in values.chunks_exact(base.ne[0]).zip(bytes.chunks_exact_mut(base.nb[1])) {
+                quant::quantize_row(block, &floats(values), out).map_err(cannot_fill)?;
             }
         }
     }
     Ok(bytes)
+}
+
+fn floats(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|&x| x as f32).collect()
+}
+
+fn cannot_fill(why: impl std::fmt::Display) -> Error {
+    Error::shape("check", format!("an operand that can be filled: {why}"))
 }
 
 #[cfg(test)]
