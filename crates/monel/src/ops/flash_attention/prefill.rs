@@ -1,0 +1,243 @@
+//! Many query rows: blocks of 64 rows against tiles of 64 cells.
+//!
+//! The rows of a block are the tokens in order, each with all the query heads that share the KV head, so a tile is
+//! converted once for all of them. They are the lanes of `simd::attention`: q is transposed once per block, the result
+//! once at its end.
+
+use super::operands::{ALIGN_SLACK, LOWEST, MaskTile, Operands, aligned, inverse};
+use crate::device::software::simd::Isa;
+use crate::device::software::simd::attention::{self, LANE_GROUP, Left};
+use crate::error::Result;
+use crate::kernel::{Kernel, Worker};
+use std::ops::Range;
+
+/// Query rows of a block.
+const BLOCK: usize = 64;
+/// Cells of a tile.
+const TILE: usize = 64;
+
+pub(super) fn kernel(operands: Operands) -> Kernel {
+    let blocks = (operands.tokens() * operands.group).div_ceil(BLOCK);
+    let [_, _, kv_heads, _] = operands.k.desc.ne;
+    let batches = operands.q.desc.ne[3];
+    Kernel::new(blocks * kv_heads * batches, 1, move |items, worker| {
+        items.into_iter().try_for_each(|i| {
+            // late blocks see the most cells: they go first, so that threads finish together
+            let block = blocks - 1 - i / (kv_heads * batches);
+            Block::new(operands, block, i % kv_heads, i / kv_heads % batches).run(worker)
+        })
+    })
+}
+
+/// One item: some query rows of one KV head.
+struct Block {
+    operands: Operands,
+    /// Query rows, counted as token * group + head within the group.
+    rows: Range<usize>,
+    lanes: usize,
+    kv_head: usize,
+    batch: usize,
+}
+
+/// A block's working memory.
+struct Space<'a> {
+    /// q transposed: `[head][lane]`.
+    q: &'a mut [f32],
+    /// The result transposed: `[head_v][lane]`.
+    o: &'a mut [f32],
+    /// Scores, then weights: `[cell][lane]`.
+    s: &'a mut [f32],
+    /// A tile of k, then of v, as floats.
+    tile: &'a mut [f32],
+    /// The mask of each row: `[row][cell]`.
+    mask: &'a mut [f32],
+    max: &'a mut [f32],
+    sum: &'a mut [f32],
+    carry: &'a mut [f32],
+    /// First and past the last cell each lane sees.
+    lo: &'a mut [f32],
+    hi: &'a mut [f32],
+    /// The same, from the tile's first cell.
+    bounds: &'a mut [f32],
+}
+
+impl<'a> Space<'a> {
+    fn of(worker: &'a mut Worker, lanes: usize, (head, head_v): (usize, usize), masked: bool) -> Space<'a> {
+        let sizes = [
+            head * lanes,
+            head_v * lanes,
+            TILE * lanes,
+            TILE * head.max(head_v),
+            if masked { lanes * TILE } else { 0 },
+            7 * lanes,
+        ];
+        // every part is a whole number of cache lines
+        let sizes = sizes.map(|n| n.next_multiple_of(LANE_GROUP));
+        let len = sizes.iter().sum();
+        let mut rest = aligned(worker.floats(len + ALIGN_SLACK), len);
+        let mut take = |n: usize| {
+            let (part, tail) = std::mem::take(&mut rest).split_at_mut(n);
+            rest = tail;
+            part
+        };
+        let [q, o, s, tile, mask] =
+            [take(sizes[0]), take(sizes[1]), take(sizes[2]), take(sizes[3]), take(sizes[4])];
+        let [max, sum, carry, lo, hi] = [(); 5].map(|()| take(lanes));
+        Space { q, o, s, tile, mask, max, sum, carry, lo, hi, bounds: take(2 * lanes) }
+    }
+}
+
+impl Block {
+    fn new(operands: Operands, block: usize, kv_head: usize, batch: usize) -> Block {
+        let end = ((block + 1) * BLOCK).min(operands.tokens() * operands.group);
+        let rows = block * BLOCK..end;
+        Block { operands, lanes: rows.len().next_multiple_of(LANE_GROUP), rows, kv_head, batch }
+    }
+
+    /// Token and head of each row.
+    fn places(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (group, first) = (self.operands.group, self.kv_head * self.operands.group);
+        self.rows.clone().map(move |row| (row / group, first + row % group))
+    }
+
+    fn run(&self, worker: &mut Worker) -> Result<()> {
+        let isa = worker.isa;
+        let (head, head_v) = self.operands.head_sizes();
+        let mask = self.operands.mask();
+        let mut space = Space::of(worker, self.lanes, (head, head_v), mask.is_some());
+        let cells = self.start(&mut space)?;
+        let everyone = self.seen_by_all(&space);
+
+        for first in cells.clone().step_by(TILE) {
+            let tile = first..(first + TILE).min(cells.end);
+            let mask = self.read_mask(isa, &tile, &mut space);
+            if matches!(mask, MaskTile::Hidden) {
+                continue;
+            }
+            self.widen(isa, &tile, false, &mut space)?;
+            let k = Left { data: space.tile, step: (head, 1), size: (tile.len(), head) };
+            attention::product(isa, k, space.q, space.s, self.lanes, false);
+            self.operands.soft_cap(isa, &mut space.s[..tile.len() * self.lanes]);
+            if tile.start < everyone.start || tile.end > everyone.end {
+                self.hide(isa, &tile, &mut space);
+            }
+            if matches!(mask, MaskTile::Values) {
+                self.add_mask(tile.len(), &mut space);
+            }
+            let Space { s, o, max, sum, carry, .. } = &mut space;
+            attention::softmax_columns(isa, s, tile.len(), [max, sum, carry]);
+            if carry.iter().any(|&c| c != 1.0) {
+                attention::scale_columns(isa, &mut o[..head_v * self.lanes], carry);
+            }
+            self.widen(isa, &tile, true, &mut space)?;
+            let v = Left { data: space.tile, step: (1, head_v), size: (head_v, tile.len()) };
+            attention::product(isa, v, space.s, space.o, self.lanes, true);
+        }
+        self.finish(&space);
+        Ok(())
+    }
+
+    /// Reads q and the positions; gives the cells that any row sees.
+    fn start(&self, space: &mut Space<'_>) -> Result<Range<usize>> {
+        let Operands { q, q_scale, .. } = self.operands;
+        space.q.fill(0.0);
+        space.o.fill(0.0);
+        space.max.fill(LOWEST);
+        space.sum.fill(0.0);
+        space.lo.fill(0.0);
+        space.hi.fill(0.0);
+        let (mut from, mut to) = (usize::MAX, 0);
+        for (lane, (token, head)) in self.places().enumerate() {
+            let seen = self.operands.visible(token)?;
+            (space.lo[lane], space.hi[lane]) = (seen.start as f32, seen.end as f32);
+            (from, to) = (from.min(seen.start), to.max(seen.end));
+            let row = q.row3::<f32>(token, head, self.batch);
+            for (x, to) in row.iter().zip(space.q[lane..].iter_mut().step_by(self.lanes)) {
+                *to = x * q_scale;
+            }
+        }
+        Ok(from.min(to)..to)
+    }
+
+    /// The cells that all rows see.
+    fn seen_by_all(&self, space: &Space<'_>) -> Range<usize> {
+        let (lo, hi) = (&space.lo[..self.rows.len()], &space.hi[..self.rows.len()]);
+        let from = lo.iter().fold(0.0, |a: f32, &b| a.max(b)) as usize;
+        from..hi.iter().fold(f32::MAX, |a, &b| a.min(b)) as usize
+    }
+
+    /// A tile of k or v as floats; cells that the mask hides from every row are zero.
+    fn widen(&self, isa: Isa, cells: &Range<usize>, v: bool, space: &mut Space<'_>) -> Result<()> {
+        let of = if v { self.operands.v } else { self.operands.k };
+        let len = of.desc.ne[0];
+        if of.desc.dtype.is_float() {
+            let rows = self.operands.rows(&of, [self.kv_head, self.batch], cells, &mut [])?;
+            attention::widen(isa, rows, space.tile);
+        } else {
+            self.operands.rows(&of, [self.kv_head, self.batch], cells, space.tile)?;
+        }
+        if !space.mask.is_empty() {
+            for c in (0..cells.len()).filter(|&c| self.hidden(space.mask, c)) {
+                space.tile[c * len..(c + 1) * len].fill(0.0);
+            }
+        }
+        Ok(())
+    }
+
+    fn hidden(&self, mask: &[f32], cell: usize) -> bool {
+        mask.iter().skip(cell).step_by(TILE).take(self.rows.len()).all(|&m| m == f32::NEG_INFINITY)
+    }
+
+    fn read_mask(&self, isa: Isa, cells: &Range<usize>, space: &mut Space<'_>) -> MaskTile {
+        let Some(mask) = self.operands.mask() else {
+            return MaskTile::Zero;
+        };
+        let (mut hidden, mut zero) = (true, true);
+        let shared = mask.desc.ne[2] == 1;
+        for (row, (token, head)) in self.places().enumerate() {
+            if shared && row > 0 && (self.rows.start + row) % self.operands.group != 0 {
+                // the same numbers as for the head before
+                space.mask.copy_within((row - 1) * TILE..row * TILE, row * TILE);
+                continue;
+            }
+            let to = &mut space.mask[row * TILE..(row + 1) * TILE];
+            self.operands.widen_mask(isa, &mask, [token, head, self.batch], cells, to);
+            hidden &= to[..cells.len()].iter().all(|&m| m == f32::NEG_INFINITY);
+            zero &= to[..cells.len()].iter().all(|&m| m == 0.0);
+        }
+        match (hidden, zero) {
+            (true, _) => MaskTile::Hidden,
+            (_, true) => MaskTile::Zero,
+            _ => MaskTile::Values,
+        }
+    }
+
+    fn add_mask(&self, cells: usize, space: &mut Space<'_>) {
+        for (lane, mask) in space.mask.chunks_exact(TILE).take(self.rows.len()).enumerate() {
+            for (s, &m) in space.s[lane..].iter_mut().step_by(self.lanes).zip(&mask[..cells]) {
+                // a hidden cell's score may be NaN
+                *s = if m == f32::NEG_INFINITY { m } else { *s + m * std::f32::consts::LOG2_E };
+            }
+        }
+    }
+
+    fn hide(&self, isa: Isa, cells: &Range<usize>, space: &mut Space<'_>) {
+        let (lo, hi) = space.bounds.split_at_mut(self.lanes);
+        let first = cells.start as f32;
+        lo.iter_mut().zip(&*space.lo).for_each(|(to, x)| *to = x - first);
+        hi.iter_mut().zip(&*space.hi).for_each(|(to, x)| *to = x - first);
+        attention::hide_outside(isa, space.s, cells.len(), lo, hi);
+    }
+
+    fn finish(&self, space: &Space<'_>) {
+        let out = &self.operands.out;
+        for (lane, (token, head)) in self.places().enumerate() {
+            // SAFETY: the row belongs to this token and head, which belong to this item.
+            let row = unsafe { out.row_mut::<f32>(self.operands.out_row(head, token, self.batch)) };
+            let factor = inverse(space.sum[lane]);
+            for (to, x) in row.iter_mut().zip(space.o[lane..].iter().step_by(self.lanes)) {
+                *to = x * factor;
+            }
+        }
+    }
+}
