@@ -1,4 +1,5 @@
 //! The program as its users meet it: exit codes, stdout and stderr, pipes that close, disks that are full.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
 

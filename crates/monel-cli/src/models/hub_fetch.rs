@@ -159,12 +159,19 @@ impl Hub {
             return Ok(note.clone());
         }
         let mut answer = self.open(url, start)?;
-        if start > 0 && (answer.status() != StatusCode::PARTIAL_CONTENT || known != answer.note(start)) {
-            // Another file by now, or a server without ranges. A 200 is the whole file and can be used.
-            start = 0;
-            if answer.status() != StatusCode::OK {
+        match answer.status() {
+            // The whole file, from a server without ranges: it can be used.
+            StatusCode::OK => start = 0,
+            // Another file by now, or the part reaches beyond its end.
+            status
+                if status == StatusCode::RANGE_NOT_SATISFIABLE
+                    || (status == StatusCode::PARTIAL_CONTENT && known != answer.note(start)) =>
+            {
+                start = 0;
                 answer = self.open(url, 0)?;
             }
+            // The rest of the file, or a refusal, which costs nothing of what is there.
+            _ => {}
         }
         let status = answer.status();
         if !status.is_success() {
