@@ -1,1 +1,4 @@
 //! monel-llm
+
+pub mod chat;
+pub mod tokenizer;
