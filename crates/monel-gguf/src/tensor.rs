@@ -117,6 +117,8 @@ mod tests {
         assert!(matches!(f32s(&[u64::MAX, 2]), ShapeError::TooLarge { .. }));
         assert!(matches!(f32s(&[1 << 62]), ShapeError::TooLarge { .. }));
         assert!(matches!(f32s(&[1 << 32, 1 << 32]), ShapeError::TooLarge { .. }));
+        // Too many values to count, though their bytes would fit.
+        assert!(matches!(measure(GgmlType::Q4_0, &[1 << 63]), Err(ShapeError::TooLarge { .. })));
         let row = ShapeError::RowNotBlocks { row: 100, block: 256, ty: GgmlType::Q6_K };
         assert_eq!(measure(GgmlType::Q6_K, &[100, 256]), Err(row));
     }
