@@ -1,0 +1,188 @@
+//! The generate loop: runs ahead of the host.
+//!
+//! A step's token stays on the device as the next step's input, so the host submits step k+1 before it has read token
+//! k, and the device never waits for it. Stopping lags behind by the steps that were submitted too many; their tokens
+//! are dropped, and their cache entries are overwritten by whatever comes next at those positions.
+
+use crate::context::{Context, Pending};
+use crate::error::{Error, Result};
+use crate::sampling::Sampling;
+use monel::CancelToken;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Steps submitted beyond the one whose token is read.
+const AHEAD: usize = 2;
+
+/// What to generate.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Tokens to continue. What the context has of them already is not evaluated again.
+    pub prompt: Vec<u32>,
+    /// Most tokens to generate; `None` ends only with the model or the context.
+    pub max_tokens: Option<usize>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Log-probabilities: `Some(n)` gives that of the chosen token and of the n most likely ones.
+    pub logprobs: Option<usize>,
+    /// Goes on behind a token that ends generation (for benchmarks).
+    pub ignore_end: bool,
+    /// Ends the generation from another thread.
+    pub cancel: CancelToken,
+}
+
+/// A generated token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The token.
+    pub id: u32,
+    /// Its log-probability (raw log-softmax), where asked for.
+    pub logprob: Option<f32>,
+    /// The most likely tokens with theirs, most likely first.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Why generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// A token that ends generation.
+    End,
+    /// As many tokens as asked for.
+    Length,
+    /// The context is full.
+    Context,
+    /// Cancelled, or the receiver of steps wanted no more.
+    Cancelled,
+}
+
+impl Stop {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stop::End => "eog",
+            Stop::Length => "length",
+            Stop::Context => "context",
+            Stop::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Generated {
+    /// The tokens, without the one that ended generation.
+    pub steps: Vec<Step>,
+    /// Why it ended.
+    pub stop: Stop,
+    /// Tokens of the prompt that were evaluated.
+    pub prompt_tokens: usize,
+    /// Until the first token was on the host.
+    pub prompt_time: Duration,
+    /// From then to the end.
+    pub predicted_time: Duration,
+}
+
+impl Context {
+    /// Generates. `on_step` hears of each token as it comes and answers whether to go on.
+    pub fn generate(&mut self, request: &Request, on_step: &mut dyn FnMut(&Step) -> bool) -> Result<Generated> {
+        if request.prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if request.prompt.len() > self.capacity() {
+            return Err(Error::PromptTooLong { prompt: request.prompt.len(), context: self.capacity() });
+        }
+        let shared = self.evaluated().iter().zip(&request.prompt).take_while(|(a, b)| a == b).count();
+        // The last token is evaluated in any case: its logits are wanted.
+        self.truncate(shared.min(request.prompt.len() - 1));
+        self.set_sampling(&request.sampling)?;
+        let began = Instant::now();
+        let fresh = request.prompt[self.evaluated().len()..].to_vec();
+        let room = self.capacity() - request.prompt.len();
+        let limit = request.max_tokens.unwrap_or(usize::MAX).min(room);
+        let mut run = Run { pending: VecDeque::new(), submitted: 0, steps: Vec::new() };
+        let (mut prompt_time, mut stop) = (None, None);
+        if limit > 0 {
+            let result = self.run(request, &fresh, limit, &mut run, &mut |step| {
+                prompt_time.get_or_insert_with(|| began.elapsed());
+                on_step(step)
+            });
+            match result {
+                Ok(ended) => stop = ended,
+                Err(error) if error.is_cancelled() => stop = Some(Stop::Cancelled),
+                Err(error) => return Err(error),
+            }
+        }
+        let stop = stop.unwrap_or(if limit == room { Stop::Context } else { Stop::Length });
+        let stop = if request.max_tokens == Some(limit) && stop == Stop::Context { Stop::Length } else { stop };
+        // Decode steps put the tokens they were fed into the cache: all but perhaps the last generated one.
+        let ids: Vec<u32> = run.steps.iter().map(|s| s.id).take(run.submitted.saturating_sub(1)).collect();
+        self.note(&ids);
+        let prompt_time = prompt_time.unwrap_or_else(|| began.elapsed());
+        Ok(Generated {
+            steps: run.steps,
+            stop,
+            prompt_tokens: fresh.len(),
+            prompt_time,
+            predicted_time: began.elapsed() - prompt_time,
+        })
+    }
+
+    /// Submits ahead and reads behind; `None` when `limit` tokens are there.
+    fn run(
+        &mut self,
+        request: &Request,
+        fresh: &[u32],
+        limit: usize,
+        run: &mut Run,
+        on_step: &mut dyn FnMut(&Step) -> bool,
+    ) -> Result<Option<Stop>> {
+        let (logits, cancel) = (request.logprobs.is_some(), Some(&request.cancel));
+        run.pending.push_back(self.prompt(fresh, logits, cancel)?);
+        run.submitted = 1;
+        while run.steps.len() < limit {
+            while run.pending.len() <= AHEAD && run.submitted < limit {
+                run.pending.push_back(self.step(logits, cancel)?);
+                run.submitted += 1;
+            }
+            let Some(pending) = run.pending.pop_front() else { break };
+            let (id, logits) = pending.wait()?;
+            if self.model().tokenizer.is_eog(id) && !request.ignore_end {
+                return Ok(Some(Stop::End));
+            }
+            let step = match (request.logprobs, logits) {
+                (Some(n), Some(logits)) => log_probabilities(id, &logits, n),
+                _ => Step { id, logprob: None, top: Vec::new() },
+            };
+            let go_on = on_step(&step);
+            run.steps.push(step);
+            if !go_on || request.cancel.is_cancelled() {
+                return Ok(Some(Stop::Cancelled));
+            }
+        }
+        Ok(None)
+    }
+}
+
+struct Run {
+    pending: VecDeque<Pending>,
+    submitted: usize,
+    steps: Vec<Step>,
+}
+
+/// The raw log-softmax at `id`, and the `n` largest.
+pub fn log_probabilities(id: u32, logits: &[f32], n: usize) -> Step {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&l| f64::from(l - max).exp()).sum();
+    let norm = f64::from(max) + sum.ln();
+    let logprob = |l: f32| (f64::from(l) - norm) as f32;
+    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+    let by_logit = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    let n = n.min(order.len());
+    if n > 0 && n < order.len() {
+        order.select_nth_unstable_by(n - 1, by_logit);
+    }
+    order.truncate(n);
+    order.sort_unstable_by(by_logit);
+    let top = order.into_iter().map(|i| (i, logprob(logits[i as usize]))).collect();
+    Step { id, logprob: logits.get(id as usize).map(|&l| logprob(l)), top }
+}

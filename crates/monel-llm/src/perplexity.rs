@@ -1,0 +1,86 @@
+//! Perplexity of a text, as llama-perplexity forms it.
+//!
+//! Windows of `c` tokens that do not overlap, the last incomplete one dropped; the first token of each window is
+//! replaced by the token for the begin where the model adds one; only the predictions of tokens c/2 + 1 .. c - 1 count.
+
+use crate::context::{BATCH, Context, Tail};
+use crate::error::{Error, Result};
+
+/// Rows of logits computed at once: bounds the memory, 256 MB for the largest vocabularies.
+const ROWS: usize = 64;
+
+/// A result, also after every window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Perplexity {
+    /// exp of the mean negative log-likelihood.
+    pub ppl: f64,
+    /// Standard error, in units of perplexity.
+    pub stderr: f64,
+    /// Windows so far.
+    pub chunks: usize,
+    /// Tokens predicted.
+    pub tokens: usize,
+}
+
+impl Context {
+    /// Perplexity over `ids`. `on_chunk` hears of each window and how many there are; it answers whether to go on.
+    pub fn perplexity(
+        &mut self,
+        ids: &[u32],
+        window: usize,
+        on_chunk: &mut dyn FnMut(&Perplexity, usize) -> bool,
+    ) -> Result<Perplexity> {
+        if window < 4 || window > self.capacity() || !window.is_multiple_of(2) {
+            let expected = "an even number from 4 to the context's size";
+            return Err(Error::Setting { name: "the window (-c)", found: window.to_string(), expected });
+        }
+        let windows = ids.len() / window;
+        if windows == 0 {
+            let found = format!("{} tokens", ids.len());
+            return Err(Error::Setting { name: "the text", found, expected: "at least one window (-c) of tokens" });
+        }
+        let tokenizer = &self.model().tokenizer;
+        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        let vocabulary = self.model().hyper().vocabulary;
+        let (mut sum, mut squares, mut count) = (0.0, 0.0, 0);
+        let mut result = Perplexity { ppl: f64::NAN, stderr: f64::NAN, chunks: 0, tokens: 0 };
+        for (chunk, ids) in ids.chunks_exact(window).enumerate() {
+            let mut ids = ids.to_vec();
+            if let Some(bos) = bos {
+                ids[0] = bos;
+            }
+            self.truncate(0);
+            for (b, batch) in ids.chunks(BATCH).enumerate() {
+                drop(self.evaluate(batch, Tail::Hidden, None)?);
+                // Position p predicts token p + 1: from c/2 to c - 2.
+                let (start, end) = (b * BATCH, b * BATCH + batch.len());
+                let (mut at, last) = ((window / 2).max(start), (window - 1).min(end));
+                while at < last {
+                    let rows = ROWS.min(last - at);
+                    let logits = self.logits_of(at - start, rows)?;
+                    for (r, row) in logits.chunks_exact(vocabulary).enumerate() {
+                        let nll = negative_log_likelihood(row, ids[at + r + 1]);
+                        (sum, squares, count) = (sum + nll, squares + nll * nll, count + 1);
+                    }
+                    at += rows;
+                }
+            }
+            let n = count as f64;
+            let mean = sum / n;
+            let variance = (squares / n - mean * mean).max(0.0);
+            let ppl = mean.exp();
+            let stderr = ppl * (variance / (n - 1.0).max(1.0)).sqrt();
+            result = Perplexity { ppl, stderr, chunks: chunk + 1, tokens: count };
+            if !on_chunk(&result, windows) {
+                break;
+            }
+        }
+        Ok(result)
+    }
+}
+
+fn negative_log_likelihood(logits: &[f32], id: u32) -> f64 {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&l| f64::from((l - max).exp())).sum();
+    f64::from(max) + sum.ln() - logits.get(id as usize).map_or(f64::NEG_INFINITY, |&l| f64::from(l))
+}
