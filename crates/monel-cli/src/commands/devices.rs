@@ -1,0 +1,45 @@
+//! `monel devices`: what there is to compute on.
+
+use std::io::Write;
+
+use serde_json::json;
+
+use crate::args::devices::Args;
+use crate::exit::Outcome;
+use crate::output::{Align, Output, Table, bytes};
+use crate::session;
+
+/// Lists the machine's devices.
+///
+/// # Errors
+/// When one cannot be opened, and stdout's errors.
+pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
+    let mut list = Vec::new();
+    let columns = [("id", Align::Left), ("kind", Align::Left), ("memory", Align::Right), ("free", Align::Right)];
+    let [id, kind, memory, free] = columns;
+    let mut table = Table::new([id, kind, memory, free, ("name", Align::Left), ("capabilities", Align::Left)]);
+    for listing in monel::device::list() {
+        let device = monel::device::open(Some(&listing.id), session::default_threads())?;
+        let (info, memory) = (device.info(), device.memory());
+        let mut capabilities: Vec<String> = device.capabilities().iter().map(|c| (*c).to_string()).collect();
+        capabilities.extend(info.features.iter().cloned());
+        table.row([
+            info.id.clone(),
+            info.kind.to_string(),
+            bytes(memory.total),
+            bytes(memory.free),
+            info.name.clone(),
+            capabilities.join(", "),
+        ]);
+        list.push(json!({
+            "name": info.name,
+            "id": info.id,
+            "kind": info.kind.to_string(),
+            "memory_total": memory.total,
+            "memory_free": memory.free,
+            "capabilities": capabilities,
+        }));
+    }
+    if args.json { out.json(&json!({ "devices": list }))? } else { out.line(table)? }
+    Ok(Outcome::Done)
+}
