@@ -1,0 +1,381 @@
+//! Rows by number: reading them (embeddings) and writing them (the KV cache).
+
+use super::{Cost, Op};
+use crate::check::{Case, Fill, Operand, Tolerance};
+use crate::device::software::simd::{self, Isa};
+use crate::error::{Error, Result};
+use crate::kernel::{Call, Input, Kernel, Output, RefTensor};
+use crate::quant;
+use crate::tensor::{DType, Desc};
+
+/// The rows of a table (`[n, rows, b2, b3]`, floats, blocks or packed) named by ids (I32 `[m, b2, b3]`), as F32
+/// `[n, m, b2, b3]`. A number outside the table is an error of the submission.
+#[derive(Clone, Copy, Debug)]
+pub struct GetRows;
+
+/// Writes rows (F32 `[n, m, b2, b3]`) into a place (`[n, r, b2, b3]`, floats or blocks) at the row numbers ids (I32 or
+/// I64 `[m, c2, c3]`, repeated over dimensions 2 and 3), converting them to its type. Other rows are not touched. Where a
+/// number occurs twice, the last row wins. A number outside the place is an error of the submission.
+#[derive(Clone, Copy, Debug)]
+pub struct SetRows;
+
+impl Op for GetRows {
+    fn name(&self) -> &'static str {
+        "get_rows"
+    }
+
+    fn output(&self, inputs: &[Desc]) -> Result<Desc> {
+        let [table, ids] = inputs else {
+            return Err(Error::shape("get_rows", format!("a table and ids, found {} inputs", inputs.len())));
+        };
+        let [m, b2, b3, one] = ids.ne;
+        if ids.dtype != DType::I32 || [b2, b3, one] != [table.ne[2], table.ne[3], 1] {
+            return Err(Error::shape(
+                "get_rows",
+                format!("ids I32[m,{},{}] for {table}, found {ids}", table.ne[2], table.ne[3]),
+            ));
+        }
+        Desc::new(DType::F32, &[table.ne[0], m, b2, b3])
+    }
+
+    fn supports(&self, inputs: &[Desc], output: &Desc) -> Result<(), String> {
+        let table = &inputs[0];
+        let readable = table.dtype.block().is_some() || matches!(table.dtype, DType::Packed(_));
+        if !readable || !table.has_dense_rows() {
+            return Err(format!("a table of floats or blocks with dense rows, found {table}"));
+        }
+        super::all_f32_rows(&[], output)
+    }
+
+    fn cost(&self, _: &[Desc], output: &Desc) -> Cost {
+        // only the named rows are read
+        Cost { flops: output.elements() as f64, bytes: output.span() as f64 * 1.5 }
+    }
+
+    fn kernels(&self, call: &Call<'_>) -> Vec<Kernel> {
+        let (table, ids, out) = (call.inputs[0], call.inputs[1], call.output);
+        vec![Kernel::rows(out.desc.rows(), out.desc.nb[1] * 2, move |r, worker| {
+            let [_, m, b2, _] = out.desc.ne;
+            let (i, i2, i3) = (r % m, r / m % b2, r / m / b2);
+            let row = row_number(i64::from(ids.at::<i32>([i, i2, i3, 0])), &table.desc)?;
+            // SAFETY: row r belongs to item r.
+            let out = unsafe { out.row_mut::<f32>(r) };
+            read_row(worker.isa, &table, [row, i2, i3], out)
+        })]
+    }
+
+    fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
+        let (table, ids) = (&inputs[0], &inputs[1]);
+        let mut out = RefTensor::zeros(output.ne);
+        for r in 0..out.rows() {
+            let batch = r / output.ne[1];
+            let from = table.row(ids.data[r] as usize + batch * table.ne[1]);
+            out.row_mut(r).copy_from_slice(from);
+        }
+        out
+    }
+}
+
+/// An id as the number of a row, if there is such a row.
+fn row_number(id: i64, table: &Desc) -> Result<usize> {
+    match usize::try_from(id) {
+        Ok(row) if row < table.ne[1] => Ok(row),
+        _ => Err(Error::Kernel(format!("row {id} of a table of {} rows", table.ne[1]))),
+    }
+}
+
+/// One row of a table as floats.
+fn read_row(isa: Isa, table: &Input, [i1, i2, i3]: [usize; 3], out: &mut [f32]) -> Result<()> {
+    match table.desc.dtype {
+        DType::F32 => out.copy_from_slice(table.row3(i1, i2, i3)),
+        DType::F16 => simd::f16_to_f32(isa, table.row3(i1, i2, i3), out),
+        DType::BF16 => simd::bf16_to_f32(isa, table.row3(i1, i2, i3), out),
+        DType::Packed(block) => {
+            // SAFETY: the span of a packed matrix is its bytes without gaps, readable while the step runs.
+            let packed = unsafe { std::slice::from_raw_parts(table.ptr(), table.desc.span()) };
+            simd::unpack_row(block, table.desc.ne[0], packed, i1, out)
+                .map_err(|e| Error::Kernel(e.to_string()))?;
+        }
+        other => {
+            if let Some(block) = other.block() {
+                quant::dequantize_row(block, table.row3::<u8>(i1, i2, i3), out)
+                    .map_err(|e| Error::Kernel(e.to_string()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Op for SetRows {
+    fn name(&self) -> &'static str {
+        "set_rows"
+    }
+
+    fn output(&self, inputs: &[Desc]) -> Result<Desc> {
+        let [place, rows, ids] = inputs else {
+            return Err(Error::shape(
+                "set_rows",
+                format!("a place, rows and ids, found {} inputs", inputs.len()),
+            ));
+        };
+        if rows.dtype != DType::F32 || rows.ne[0] != place.ne[0] || rows.ne[2..] != place.ne[2..] {
+            return Err(Error::shape("set_rows", format!("F32 rows that fit into {place}, found {rows}")));
+        }
+        let repeats = |d: usize| ids.ne[d - 1] != 0 && rows.ne[d].is_multiple_of(ids.ne[d - 1]);
+        let fits = ids.ne[0] == rows.ne[1] && repeats(2) && repeats(3) && ids.ne[3] == 1;
+        if !ids.dtype.is_integer() || !fits {
+            return Err(Error::shape(
+                "set_rows",
+                format!("ids I32 or I64[{}] for {rows}, found {ids}", rows.ne[1]),
+            ));
+        }
+        Ok(*place)
+    }
+
+    fn supports(&self, inputs: &[Desc], _: &Desc) -> Result<(), String> {
+        let (place, rows) = (&inputs[0], &inputs[1]);
+        if place.dtype.block().is_none() || !place.has_dense_rows() {
+            return Err(format!("a place of floats or blocks with dense rows, found {place}"));
+        }
+        if !rows.has_dense_rows() {
+            return Err(format!("dense rows, found {rows}"));
+        }
+        Ok(())
+    }
+
+    fn cost(&self, inputs: &[Desc], _: &Desc) -> Cost {
+        let rows = &inputs[1];
+        // quantizing looks for the largest number, divides and rounds
+        let each = if inputs[0].dtype.is_float() { 1.0 } else { 10.0 };
+        Cost { flops: rows.elements() as f64 * each, bytes: rows.span() as f64 * 1.5 }
+    }
+
+    fn kernels(&self, call: &Call<'_>) -> Vec<Kernel> {
+        let (rows, ids, place) = (call.inputs[1], call.inputs[2], call.output);
+        let count = rows.desc.rows();
+        // Item p writes the destinations that leave the remainder p, in the order of the ids: a destination named twice
+        // belongs to one item, and its last row wins.
+        let parts = count.min(call.threads.max(1) * 4);
+        vec![Kernel::new(parts, 1, move |items, worker| {
+            let [_, m, b2, _] = rows.desc.ne;
+            for r in 0..count {
+                let at = [r % m, r / m % b2, r / m / b2];
+                let to = row_number(id(&ids, at), &place.desc)?;
+                if items.contains(&(to % parts)) {
+                    let [_, r1, r2, _] = place.desc.ne;
+                    // SAFETY: the row belongs to the item `to % parts`.
+                    unsafe { write_row(worker.isa, rows.row(r), &place, to + r1 * (at[1] + r2 * at[2]))? };
+                }
+            }
+            Ok(())
+        })]
+    }
+
+    fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
+        let (rows, ids) = (&inputs[1], &inputs[2]);
+        let mut out = inputs[0].clone();
+        let [_, m, b2, _] = rows.ne;
+        for r in 0..rows.rows() {
+            let (i, i2, i3) = (r % m, r / m % b2, r / m / b2);
+            let id = ids.at([i, i2 % ids.ne[1], i3 % ids.ne[2], 0]) as usize;
+            let to = id + output.ne[1] * (i2 + output.ne[2] * i3);
+            out.row_mut(to).copy_from_slice(&stored(output.dtype, rows.row(r)));
+        }
+        out
+    }
+}
+
+/// What a type keeps of a row: for blocks, what the format's own quantizer stores.
+fn stored(dtype: DType, row: &[f64]) -> Vec<f64> {
+    let mut out = row.to_vec();
+    if let Some(block) = dtype.block().filter(|_| dtype.is_quantized()) {
+        let floats: Vec<f32> = row.iter().map(|&x| x as f32).collect();
+        let mut bytes = vec![0; dtype.row_bytes(row.len())];
+        let done = quant::quantize_row(block, &floats, &mut bytes)
+            .and_then(|()| quant::dequantize_row_f64(block, &bytes, &mut out));
+        if done.is_err() {
+            // unreachable for a row of whole blocks; NaN equals nothing
+            out.fill(f64::NAN);
+        }
+    }
+    out
+}
+
+fn id(ids: &Input, [i, i2, i3]: [usize; 3]) -> i64 {
+    let at = [i, i2 % ids.desc.ne[1], i3 % ids.desc.ne[2], 0];
+    match ids.desc.dtype {
+        DType::I64 => ids.at::<i64>(at),
+        _ => i64::from(ids.at::<i32>(at)),
+    }
+}
+
+/// Writes floats as row `r` of a place.
+///
+/// # Safety
+/// The row belongs to the item being run.
+unsafe fn write_row(isa: Isa, row: &[f32], place: &Output, r: usize) -> Result<()> {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        match place.desc.dtype {
+            DType::F32 => place.row_mut::<f32>(r).copy_from_slice(row),
+            DType::F16 => simd::f32_to_f16(isa, row, place.row_mut::<u16>(r)),
+            other => {
+                if let Some(block) = other.block() {
+                    quant::quantize_row(block, row, place.row_mut::<u8>(r))
+                        .map_err(|e| Error::Kernel(e.to_string()))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = get_cases();
+    cases.extend(set_cases());
+    cases
+}
+
+fn get_cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let ids = |ne: &[usize], rows: i64| Operand::normal(DType::I32, ne).fill(Fill::Ints(0, rows));
+    let mut get = |dtype, table: Operand, ids: Operand| {
+        // Floats are converted exactly. A block's scale times its code is rounded once or twice to f32.
+        let rounded = dtype != DType::F32 && table.dtype.is_quantized();
+        let tolerance = if rounded { Tolerance::Relative(2e-7) } else { Tolerance::Exact };
+        cases.push(Case::new(GetRows, dtype, vec![table, ids], tolerance));
+    };
+    for dtype in DType::STORAGE.into_iter().filter(|t| t.block().is_some()) {
+        let n = dtype.block_len().max(32) * 3;
+        for (rows, ne) in [(1, &[1][..]), (100, &[7]), (33, &[0]), (300, &[150])] {
+            get(dtype, Operand::normal(dtype, &[n, rows]), ids(ne, rows as i64));
+        }
+        get(dtype, Operand::normal(dtype, &[n, 9, 2, 3]), ids(&[4, 2, 3], 9));
+        get(dtype, Operand::normal(dtype, &[n, 20]).slice(1, 5, 10), ids(&[12], 10));
+        if let Some(block) = dtype.block().filter(|_| dtype.is_quantized()) {
+            let packed = DType::Packed(block);
+            get(packed, Operand::normal(packed, &[n, 37]), ids(&[50], 37));
+        }
+    }
+    get(DType::F32, Operand::normal(DType::F32, &[0, 5]), ids(&[3], 5));
+    get(DType::F32, Operand::normal(DType::F32, &[1, 5]), ids(&[3], 5));
+    get(DType::F16, Operand::normal(DType::F16, &[77, 5]), ids(&[3], 5));
+    get(DType::F32, Operand::normal(DType::F32, &[3, 5, 4]).permuted([0, 2, 1, 3]), ids(&[6, 5], 4));
+    get(DType::F32, Operand::normal(DType::F32, &[576, 2000]), ids(&[700], 2000));
+    // ids that are not neighbours
+    get(DType::F32, Operand::normal(DType::F32, &[9, 8, 2]), ids(&[2, 6], 8).permuted([1, 0, 2, 3]));
+    cases
+}
+
+fn set_cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut set = |place: Operand, rows: Operand, ids: Operand| {
+        // the reference rounds or quantizes as the type says
+        cases.push(Case::in_place(SetRows, place.dtype, vec![place, rows, ids], Tolerance::Exact));
+    };
+    let rows = |ne: &[usize]| Operand::normal(DType::F32, ne);
+    for dtype in DType::STORAGE.into_iter().filter(|t| t.block().is_some()) {
+        let n = dtype.block_len().max(32) * 2;
+        for id_type in [DType::I32, DType::I64] {
+            let ids = |ne: &[usize], rows: i64| Operand::normal(id_type, ne).fill(Fill::Ints(0, rows));
+            let different = |n: usize| Operand::normal(id_type, &[n]).fill(Fill::Shuffled);
+            set(Operand::normal(dtype, &[n, 10]), rows(&[n, 1]), ids(&[1], 10));
+            set(Operand::normal(dtype, &[n, 40]), rows(&[n, 40]), different(40));
+            // the same rows many times
+            set(Operand::normal(dtype, &[n, 5]), rows(&[n, 60]), ids(&[60], 5));
+            set(Operand::normal(dtype, &[n, 5]), rows(&[n, 0]), ids(&[0], 5));
+            set(Operand::normal(dtype, &[n, 8, 2, 3]), rows(&[n, 4, 2, 3]), ids(&[4, 2, 3], 8));
+            set(Operand::normal(dtype, &[n, 8, 2, 4]), rows(&[n, 4, 2, 4]), ids(&[4, 1, 2], 8));
+            // a part of a longer cache
+            set(Operand::normal(dtype, &[n, 30]).slice(1, 3, 20), rows(&[n, 6]), ids(&[6], 20));
+        }
+    }
+    let ids = |m, rows| Operand::normal(DType::I32, &[m]).fill(Fill::Ints(0, rows));
+    set(Operand::normal(DType::F16, &[77, 9]), rows(&[80, 6]).slice(0, 2, 77), ids(6, 9));
+    set(Operand::normal(DType::F16, &[256, 9]).slice(0, 64, 128), rows(&[128, 6]), ids(6, 9));
+    set(Operand::normal(DType::BF16, &[1, 9]), rows(&[1, 6]), ids(6, 9));
+    set(Operand::normal(DType::F16, &[192, 2048]), rows(&[192, 512]), ids(512, 2048));
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{Outcome, run_direct};
+    use crate::kernel::Worker;
+
+    #[test]
+    fn all_cases_on_every_instruction_set() {
+        for (case, isa) in cases().iter().flat_map(|c| Isa::available().map(move |isa| (c, isa))) {
+            let outcome = run_direct(case, isa);
+            assert!(matches!(outcome, Outcome::Ok { .. }), "{}: {outcome:?}: {case:?}", isa.name());
+        }
+    }
+
+    /// Runs an op on 32 columns with one id and says what its kernel said.
+    fn run(op: &dyn Op, first: DType, id: i64, id_type: DType) -> Result<()> {
+        let table = Desc::new(first, &[32, 100])?;
+        let (one, id_desc) = (Desc::new(DType::F32, &[32, 1])?, Desc::new(id_type, &[1])?);
+        let (mut table_bytes, mut floats, id) = (vec![0u64; 2048], [0f32; 32], [id]);
+        // SAFETY: the memories outlive the kernels and are large enough for the descriptions.
+        let (operands, output, scratch) = unsafe {
+            let input = |desc| Input::new(table_bytes.as_ptr().cast(), desc);
+            let ids = Input::new(id.as_ptr().cast(), id_desc);
+            let scratch = Output::new([0u8; 0].as_mut_ptr(), Desc::new(DType::I32, &[0])?);
+            match op.name() {
+                "get_rows" => {
+                    (vec![input(table), ids], Output::new(floats.as_mut_ptr().cast(), one), scratch)
+                }
+                _ => {
+                    let rows = Input::new(floats.as_ptr().cast(), one);
+                    (
+                        vec![input(table), rows, ids],
+                        Output::new(table_bytes.as_mut_ptr().cast(), table),
+                        scratch,
+                    )
+                }
+            }
+        };
+        let isa = Isa::detect();
+        let kernels = op.kernels(&Call { inputs: &operands, output, scratch, isa, threads: 2 });
+        kernels.iter().try_for_each(|k| (k.run)(0..k.items, &mut Worker::new(isa)))
+    }
+
+    #[test]
+    fn numbers_outside_are_errors() {
+        for id in [100, 123, -1, i64::from(i32::MAX), i64::from(i32::MIN)] {
+            let expected = format!("row {id} of a table of 100 rows");
+            for dtype in [DType::F32, DType::BF16, DType::Q4_0, DType::Packed(quant::BlockType::Q4_0)] {
+                assert_eq!(run(&GetRows, dtype, id, DType::I32).unwrap_err().to_string(), expected);
+            }
+            for (dtype, ids) in
+                [(DType::F16, DType::I32), (DType::Q8_0, DType::I64), (DType::F32, DType::I64)]
+            {
+                assert_eq!(run(&SetRows, dtype, id, ids).unwrap_err().to_string(), expected);
+            }
+        }
+        let expected = format!("row {} of a table of 100 rows", i64::MIN);
+        assert_eq!(run(&SetRows, DType::F16, i64::MIN, DType::I64).unwrap_err().to_string(), expected);
+        assert!(
+            run(&GetRows, DType::F32, 99, DType::I32).is_ok()
+                && run(&SetRows, DType::F32, 99, DType::I64).is_ok()
+        );
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_are_refused() {
+        let desc = |dtype, ne: &[usize]| Desc::new(dtype, ne).unwrap();
+        let (table, place) = (desc(DType::Q4_0, &[64, 9, 2]), desc(DType::F16, &[64, 9, 2]));
+        assert!(GetRows.output(&[table, desc(DType::I32, &[5, 2])]).is_ok());
+        assert!(GetRows.output(&[table, desc(DType::I32, &[5, 3])]).is_err());
+        assert!(GetRows.output(&[table, desc(DType::I64, &[5, 2])]).is_err());
+        let rows = desc(DType::F32, &[64, 5, 2]);
+        assert_eq!(SetRows.output(&[place, rows, desc(DType::I64, &[5])]).unwrap(), place);
+        assert!(SetRows.output(&[place, rows, desc(DType::F32, &[5])]).is_err());
+        assert!(SetRows.output(&[place, rows, desc(DType::I32, &[4])]).is_err());
+        assert!(SetRows.output(&[place, desc(DType::F32, &[32, 5, 2]), desc(DType::I32, &[5])]).is_err());
+        let ints = desc(DType::I32, &[64, 9]);
+        let out = desc(DType::F32, &[64, 5]);
+        assert!(GetRows.supports(&[ints, desc(DType::I32, &[5])], &out).is_err());
+    }
+}
