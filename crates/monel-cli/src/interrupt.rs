@@ -33,7 +33,8 @@ pub fn clear() {
     REQUESTED.store(false, Ordering::Release);
 }
 
-/// Runs `callback` at the first Ctrl-C; at once if that has already come.
+/// Runs `callback` at the first Ctrl-C; at once if that has already come. It must not wait for anything:
+/// the second Ctrl-C is heard by the same thread.
 pub fn on_first(callback: impl Fn() + Send + 'static) {
     let mut callbacks = ON_FIRST.lock().unwrap_or_else(PoisonError::into_inner);
     if requested() {
@@ -57,10 +58,10 @@ pub fn install() -> io::Result<()> {
 
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     std::thread::Builder::new().name("interrupt".into()).spawn(move || {
-        for signal in signals.forever() {
+        for _ in signals.forever() {
             if heard() {
                 restore_terminal();
-                signal_hook::low_level::exit(128 + signal);
+                signal_hook::low_level::exit(130);
             }
         }
     })?;

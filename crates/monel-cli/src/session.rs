@@ -45,9 +45,14 @@ pub fn path(spec: &str) -> anyhow::Result<std::path::PathBuf> {
 ///
 /// # Errors
 /// When a cache type is not known.
-pub fn context_options(file: &ModelFile, size: Option<u32>, cache: &CacheArgs) -> anyhow::Result<ContextOptions> {
+pub fn context_options(
+    file: &ModelFile,
+    size: Option<u32>,
+    cache: &CacheArgs,
+) -> anyhow::Result<ContextOptions> {
     let dtype = |text: &str| {
-        DType::parse(text).ok_or_else(|| anyhow::anyhow!("'{text}' is no type of the KV cache: f16, f32, bf16, q8_0 ..."))
+        DType::parse(text)
+            .ok_or_else(|| anyhow::anyhow!("'{text}' is no type of the KV cache: f16, f32, bf16, q8_0 ..."))
     };
     let context = match size {
         Some(0) => Some(file.hyper().context),
@@ -67,7 +72,8 @@ pub fn load(file: ModelFile, device: &Device, options: &ContextOptions) -> anyho
     let began = std::time::Instant::now();
     let model = file.load(device, &mut |done, total| {
         // Models that load in a blink need no bar.
-        if bar.is_hidden() && began.elapsed() > Duration::from_millis(300) && std::io::stderr().is_terminal() {
+        if bar.is_hidden() && began.elapsed() > Duration::from_millis(300) && std::io::stderr().is_terminal()
+        {
             let style = ProgressStyle::with_template("loading {wide_bar} {bytes}/{total_bytes}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.set_draw_target(ProgressDrawTarget::stderr());

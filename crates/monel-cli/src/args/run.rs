@@ -15,7 +15,14 @@ pub struct Args {
     pub input: ModelPromptArgs,
 
     /// The most tokens to generate; -1 goes on until the model ends or the context is full
-    #[arg(short, long, value_name = "N", default_value = "-1", allow_negative_numbers = true)]
+    #[arg(
+        short,
+        long,
+        alias = "predict",
+        value_name = "N",
+        default_value = "-1",
+        allow_negative_numbers = true
+    )]
     pub n_predict: Limit,
 
     /// The context's length in tokens; 0 for the model's own [default: the model's own, at most 4096]

@@ -44,11 +44,15 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         let bandwidth = (device.info().kind == DeviceKind::Cpu)
             .then(|| monel::device::software::read_bandwidth(threads as usize));
         for test in tests {
-            let Some(tps) = measure(&mut context, test, args.repetitions)? else { return Ok(Outcome::Interrupted) };
+            let Some(tps) = measure(&mut context, test, args.repetitions)? else {
+                return Ok(Outcome::Interrupted);
+            };
             let tps_median = median(&tps);
             // The share of a decode step that reading the weights once would take.
             let ceiling_share = match (test, bandwidth) {
-                (Test::Generate { .. }, Some(b)) => Some(tps_median * model.weights.bytes_per_token() as f64 / b),
+                (Test::Generate { .. }, Some(b)) => {
+                    Some(tps_median * model.weights.bytes_per_token() as f64 / b)
+                }
                 _ => None,
             };
             let device = device.info().id.clone();
@@ -76,7 +80,15 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         let share = r.ceiling_share.map_or_else(|| "-".to_string(), |s| format!("{:.0} %", s * 100.0));
         let number = |v: f64| format!("{v:.1}");
         let threads = r.threads.to_string();
-        table.row([r.test.clone(), r.device.clone(), threads, number(r.tps_median), number(low), number(high), share]);
+        table.row([
+            r.test.clone(),
+            r.device.clone(),
+            threads,
+            number(r.tps_median),
+            number(low),
+            number(high),
+            share,
+        ]);
     }
     out.line(name)?;
     out.line(table)?;

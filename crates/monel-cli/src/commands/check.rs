@@ -17,9 +17,10 @@ use crate::session;
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
     let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
     let dtype = match &args.dtype {
-        Some(text) => Some(DType::parse(text).ok_or_else(|| {
-            anyhow::anyhow!("'{text}' is no type; known are {:?}", DType::STORAGE)
-        })?),
+        Some(text) => Some(
+            DType::parse(text)
+                .ok_or_else(|| anyhow::anyhow!("'{text}' is no type; known are {:?}", DType::STORAGE))?,
+        ),
         None => None,
     };
     let filter = Filter { op: args.op.clone(), dtype };

@@ -15,9 +15,11 @@ use crate::session;
 /// When one cannot be opened, and stdout's errors.
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
     let mut list = Vec::new();
-    let columns = [("id", Align::Left), ("kind", Align::Left), ("memory", Align::Right), ("free", Align::Right)];
+    let columns =
+        [("id", Align::Left), ("kind", Align::Left), ("memory", Align::Right), ("free", Align::Right)];
     let [id, kind, memory, free] = columns;
-    let mut table = Table::new([id, kind, memory, free, ("name", Align::Left), ("capabilities", Align::Left)]);
+    let mut table =
+        Table::new([id, kind, memory, free, ("name", Align::Left), ("capabilities", Align::Left)]);
     for listing in monel::device::list() {
         let device = monel::device::open(Some(&listing.id), session::default_threads())?;
         let (info, memory) = (device.info(), device.memory());
@@ -40,6 +42,10 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
             "capabilities": capabilities,
         }));
     }
-    if args.json { out.json(&json!({ "devices": list }))? } else { out.line(table)? }
+    if args.json {
+        out.json(&json!({ "devices": list }))?
+    } else {
+        out.line(table)?
+    }
     Ok(Outcome::Done)
 }

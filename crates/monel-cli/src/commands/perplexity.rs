@@ -17,7 +17,8 @@ use crate::{interrupt, session};
 /// # Errors
 /// When the text is too short or cannot be read, whatever keeps the model from running, and stdout's errors.
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
-    let text = std::fs::read(&args.file).with_context(|| format!("cannot read the text {}", args.file.display()))?;
+    let text =
+        std::fs::read(&args.file).with_context(|| format!("cannot read the text {}", args.file.display()))?;
     let file = ModelFile::open(session::path(args.model.spec())?)?;
     let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
     let window = args.ctx_size as usize;

@@ -58,7 +58,8 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     let prompt = if ids.is_none() { args.input.prompt("run")?.read("run")? } else { String::new() };
     let mut trace_file = match &args.trace {
         Some(path) => {
-            let created = File::create(path).with_context(|| format!("cannot write the timeline {}", path.display()))?;
+            let created = File::create(path)
+                .with_context(|| format!("cannot write the timeline {}", path.display()))?;
             Some((BufWriter::new(created), path, Trace::new()))
         }
         None => None,
@@ -98,7 +99,10 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     });
     if let Some((file, path, trace)) = &mut trace_file {
         device.set_trace(None);
-        trace.write(file).and_then(|()| file.flush()).with_context(|| format!("cannot write {}", path.display()))?;
+        trace
+            .write(file)
+            .and_then(|()| file.flush())
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     written?;
     let generated = result?;
@@ -124,7 +128,9 @@ fn prompt_ids(model: &Arc<Model>, prompt: &str, raw: bool) -> anyhow::Result<Vec
             Ok(model.tokenizer.encode_prompt(&text)?)
         }
         Some(Err(ChatError::NoTemplate)) => {
-            note("this model has no chat template: continuing the text as it is (--raw says so from the start)");
+            note(
+                "this model has no chat template: continuing the text as it is (--raw says so from the start)",
+            );
             Ok(model.tokenizer.encode(prompt, true, true)?)
         }
         Some(Err(error)) => Err(error.clone()).context("use --raw to continue the text as it is"),
@@ -184,4 +190,3 @@ pub fn summary(model: &Model, request: &Request, generated: &Generated) {
 fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
-

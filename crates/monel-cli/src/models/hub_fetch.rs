@@ -93,16 +93,16 @@ impl Hub {
         let name = file.cache_name();
         let path = store.cache.file(&name);
         let facts_path = store.cache.file(&format!("{name}.json"));
-        let present = |verify| -> Result<Option<Pulled>, ModelError> {
+        let present = |tell| -> Result<Option<Pulled>, ModelError> {
             let Some(Facts { bytes, sha256 }) = read_json(&facts_path) else { return Ok(None) };
-            let whole = store.is_whole(&path, bytes, &sha256, verify)?;
+            let whole = store.is_whole(&path, bytes, &sha256, verify, tell)?;
             Ok(whole.then(|| Pulled { path: path.clone(), bytes, sha256 }))
         };
-        if let Some(pulled) = present(verify)? {
+        if let Some(pulled) = present(false)? {
             return Ok(pulled);
         }
         let _lock = store.cache.lock(&name, store.progress, store.cancel)?;
-        if let Some(pulled) = present(verify)? {
+        if let Some(pulled) = present(true)? {
             return Ok(pulled);
         }
         let part = store.cache.partial(&name);

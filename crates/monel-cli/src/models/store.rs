@@ -106,7 +106,7 @@ impl Store<'_> {
         Ok(State::Whole)
     }
 
-    /// `state` for the hub, whose own files remember what they should be.
+    /// `state` for the hub, whose files have their facts beside them; `tell` notes what is wrong.
     #[cfg(feature = "hf")]
     pub(super) fn is_whole(
         &self,
@@ -114,15 +114,13 @@ impl Store<'_> {
         bytes: u64,
         sha256: &str,
         verify: bool,
+        tell: bool,
     ) -> Result<bool, ModelError> {
-        match self.state(path, bytes, sha256, verify)? {
-            State::Whole => Ok(true),
-            State::Missing => Ok(false),
-            State::Wrong(why) => {
-                self.progress.note(&again(&why));
-                Ok(false)
-            }
+        let state = self.state(path, bytes, sha256, verify)?;
+        if let (State::Wrong(why), true) = (&state, tell) {
+            self.progress.note(&again(why));
         }
+        Ok(matches!(state, State::Whole))
     }
 
     /// Fetches what is missing and puts the model in its place.
