@@ -310,6 +310,10 @@ pub(super) fn select(isa: Isa, row: &[f32], start: usize, k: usize, best: &mut V
     if k == 0 {
         return;
     }
+    if k == 1 {
+        let winner = largest(isa, row).unwrap_or(0);
+        return best.extend(row.get(winner).map(|&x| key(x, start + winner)));
+    }
     if k >= row.len() / 4 {
         best.extend(row.iter().enumerate().map(|(i, &x)| key(x, start + i)));
         return keep_largest(best, k);
@@ -318,26 +322,27 @@ pub(super) fn select(isa: Isa, row: &[f32], start: usize, k: usize, best: &mut V
     // there are twice as many as asked for, with some room for small k.
     let room = 2 * k + 64;
     best.reserve(room + 16);
-    let mut least = f32::NEG_INFINITY;
-    let mut full = false;
-    for (block, xs) in row.chunks(16).enumerate() {
-        if full && !vectorized(isa, || xs.iter().fold(false, |any, &x| any | (x > least))) {
-            continue;
-        }
-        for (i, &x) in xs.iter().enumerate() {
-            // Later elements lose ties, so only larger ones count once there are k.
-            if !full || x > least {
-                best.push(key(x, start + block * 16 + i));
+    vectorized(isa, || {
+        let (mut least, mut full) = (f32::NEG_INFINITY, false);
+        for (block, xs) in row.chunks(16).enumerate() {
+            if full && !xs.iter().fold(false, |any, &x| any | (x > least)) {
+                continue;
+            }
+            for (i, &x) in xs.iter().enumerate() {
+                // Later elements lose ties, so only larger ones count once there are k.
+                if !full || x > least {
+                    best.push(key(x, start + block * 16 + i));
+                }
+            }
+            if best.len() >= room {
+                best.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
+                best.truncate(k);
+                // NaN among the k best: everything may still come in
+                least = value_of(best[k - 1]);
+                full = !least.is_nan();
             }
         }
-        if best.len() >= room {
-            best.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
-            best.truncate(k);
-            // NaN among the k best: everything may still come in
-            least = value_of(best[k - 1]);
-            full = !least.is_nan();
-        }
-    }
+    });
     keep_largest(best, k);
 }
 

@@ -208,10 +208,13 @@ impl Op for Sample {
                 let past = window(history.row(0), position.at([0; 4]), params.penalty_last_n);
                 for piece in items {
                     let range = pick::range(vocabulary, piece);
-                    let (isa, floats) = (worker.isa, worker.floats(range.len()));
-                    floats.copy_from_slice(&logits.row(0)[range.clone()]);
+                    let isa = worker.isa;
+                    let mut floats = &logits.row(0)[range.clone()];
                     if params.penalises() {
-                        penalise(floats, range.start, past, &params);
+                        let changed = worker.floats(range.len());
+                        changed.copy_from_slice(floats);
+                        penalise(changed, range.start, past, &params);
+                        floats = changed;
                     }
                     let nan =
                         vectorized(isa, || floats.iter().fold(0, |n: u32, x| n + u32::from(x.is_nan())));
