@@ -179,7 +179,11 @@ impl ChatTemplate {
             ("strftime_now", Value::from_function(move |format: String| strftime(&format, now))),
         ];
         for (name, value) in &options.variables {
-            context.push((name, Value::deserialize(value).map_err(|error| failure(&error.into()))?));
+            let value = Value::deserialize(value).map_err(|error| ChatError::Render {
+                line: 0,
+                reason: format!("the variable `{name}` can't be handed over: {error}"),
+            })?;
+            context.push((name, value));
         }
         template.render(Value::from_pairs(context)).map_err(|error| failure(&error))
     }
