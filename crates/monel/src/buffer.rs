@@ -29,7 +29,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let memory = self.memory.take();
         let address = memory.as_ref().map_or(0, |m| m.address());
-        self.core.forget_buffer(address, self.size, self.storage);
+        self.core.forget_buffer(self.id, address, self.storage);
     }
 }
 

@@ -1,23 +1,34 @@
 //! Cancel tokens: checked between the chunks of a submission (contract E5).
 //!
 //! What was committed drains, the rest never runs, the submission resolves to `Error::Cancelled`, and the stream stays
-//! usable. Tokens are cheap to clone; one token may stand over many submissions.
+//! usable. Tokens are cheap to clone; one token may stand over many submissions, also of several devices.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock};
+use std::sync::{Arc, Weak};
 
-type Listener = Box<dyn Fn() -> bool + Send>;
+/// A queue that looks at its tokens again when it is poked.
+pub(crate) trait Poke: Send + Sync {
+    /// Look again.
+    fn poke(&self);
+}
 
 /// Says "stop" to submissions from any thread.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct CancelToken {
     inner: Arc<Inner>,
 }
 
-#[derive(Default)]
 struct Inner {
     cancelled: AtomicBool,
-    listeners: Mutex<Vec<(u64, Listener)>>,
+    queues: Mutex<Vec<Weak<dyn Poke>>>,
+}
+
+impl Default for CancelToken {
+    fn default() -> CancelToken {
+        let (cancelled, queues) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+        CancelToken { inner: Arc::new(Inner { cancelled, queues }) }
+    }
 }
 
 impl CancelToken {
@@ -29,8 +40,9 @@ impl CancelToken {
     /// Cancels: no further chunk of its submissions is committed.
     pub fn cancel(&self) {
         self.inner.cancelled.store(true, Ordering::Release);
-        // Listeners of queues that are gone return false and are dropped.
-        self.inner.listeners.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, poke)| poke());
+        // Poked outside of the lock: what a queue wakes may come back to this token.
+        let queues: Vec<Arc<dyn Poke>> = lock(&self.inner.queues).iter().filter_map(Weak::upgrade).collect();
+        queues.iter().for_each(|queue| queue.poke());
     }
 
     /// Whether it was cancelled.
@@ -38,11 +50,12 @@ impl CancelToken {
         self.inner.cancelled.load(Ordering::Acquire)
     }
 
-    /// Calls `poke` on cancel, once per `owner`; it returns whether it wants to stay.
-    pub(crate) fn listen(&self, owner: u64, poke: impl Fn() -> bool + Send + 'static) {
-        let mut listeners = self.inner.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        if !listeners.iter().any(|(known, _)| *known == owner) {
-            listeners.push((owner, Box::new(poke)));
+    /// Pokes `queue` on cancel. A queue is kept once, and forgotten when it is gone.
+    pub(crate) fn listen(&self, queue: &Weak<dyn Poke>) {
+        let mut queues = lock(&self.inner.queues);
+        queues.retain(|known| known.strong_count() > 0);
+        if !queues.iter().any(|known| known.ptr_eq(queue)) {
+            queues.push(queue.clone());
         }
     }
 }

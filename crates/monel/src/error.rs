@@ -132,6 +132,14 @@ pub enum Error {
     /// The submission was cancelled by its token (contract E5).
     #[error("cancelled")]
     Cancelled,
+    /// No device of that name.
+    #[error("no device '{wanted}'; this machine has {known}")]
+    NoDevice {
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        known: String,
+    },
     /// A system call failed.
     #[error("{what}: {reason}")]
     System {
@@ -175,4 +183,10 @@ impl Error {
             other => other,
         }
     }
+}
+
+/// What a caught panic said.
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

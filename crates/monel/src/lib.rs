@@ -35,6 +35,7 @@
 pub mod buffer;
 pub mod cancel;
 pub mod check;
+mod copy_across;
 pub mod device;
 pub mod error;
 pub mod event;

@@ -6,8 +6,10 @@
 use crate::buffer::Buffer;
 use crate::device::driver::{Commands, Storage};
 use crate::device::{Core, Device};
-use crate::error::Result;
+use crate::error::{Error, Result, panic_message};
 use crate::plan::Plan;
+use crate::queue::Payload;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
@@ -58,14 +60,23 @@ impl Recording {
 }
 
 impl Inner {
-    /// The chunk's commands, encoded now if they are not yet.
-    pub fn commands(&self, chunk: usize) -> Result<Arc<dyn Commands>> {
-        if let Some(done) = self.chunks[chunk].get() {
-            return Ok(done.clone());
-        }
+    /// The chunk as it is committed, if it is encoded.
+    pub fn encoded(&self, chunk: usize) -> Option<Payload> {
+        let commands = self.chunks[chunk].get()?.clone();
+        let expected_ns = self.plan.chunks[chunk].nominal_ns;
+        Some(Payload { commands, name: self.plan.name.clone(), expected_ns })
+    }
+
+    /// Encodes a chunk. An encoder that panics is an error of this submission, not the end of a helper (contract E1).
+    pub fn encode(&self, chunk: usize) -> Result<Payload> {
         let scratch = self.scratch.as_ref().map(Buffer::memory);
-        let commands = self.core.driver.encode(&self.plan, chunk, scratch)?;
-        Ok(self.chunks[chunk].get_or_init(|| commands).clone())
+        let encode = || self.core.driver.encode(&self.plan, chunk, scratch);
+        let commands = catch_unwind(AssertUnwindSafe(encode)).unwrap_or_else(|panic| {
+            Err(Error::Kernel(format!("encoding panicked: {}", panic_message(panic.as_ref()))))
+        })?;
+        let commands = self.chunks[chunk].get_or_init(|| commands).clone();
+        let expected_ns = self.plan.chunks[chunk].nominal_ns;
+        Ok(Payload { commands, name: self.plan.name.clone(), expected_ns })
     }
 }
 

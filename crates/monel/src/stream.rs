@@ -5,7 +5,7 @@
 //! with work in flight.
 
 use crate::buffer::Buffer;
-use crate::cancel::CancelToken;
+use crate::cancel::{CancelToken, Poke};
 use crate::device::Core;
 use crate::device::driver::{Landing, Region, Storage, Transfer};
 use crate::error::{Error, Result};
@@ -20,14 +20,14 @@ use std::sync::atomic::Ordering;
 
 /// A lane into a device's queue. Dropping it waits for its work.
 pub struct Stream {
-    core: Arc<Core>,
-    lane: LaneId,
+    pub(crate) core: Arc<Core>,
+    pub(crate) lane: LaneId,
 }
 
 impl Stream {
     pub(crate) fn new(core: Arc<Core>) -> Stream {
         core.counts.streams.fetch_add(1, Ordering::AcqRel);
-        let lane = core.queue.with(|s| s.add_lane());
+        let lane = core.queue.look(|s| s.add_lane());
         Stream { core, lane }
     }
 
@@ -47,21 +47,20 @@ impl Stream {
         }
         let (queue, lane) = (&self.core.queue, self.lane);
         if let Some(token) = cancel {
-            let weak = queue.weak();
-            token.listen(self.core.id, move || weak.upgrade().map(|q| q.poke()).is_some());
+            let weak: std::sync::Weak<dyn Poke> = queue.weak();
+            token.listen(&weak);
         }
         let budget = self.core.settings.in_flight.max(1);
-        queue.wait_until("in-flight budget", |s| {
-            (s.graphs_in_flight(lane) < budget || s.is_poisoned(lane)).then_some(())
-        });
+        queue.wait_until("in-flight budget", |s| s.reserve(lane, budget).then_some(()));
         let inner = &recording.inner;
-        let first = self.encode(inner, 0)?;
-        let replay = recording.is_encoded();
-        let count = inner.plan.chunks.len();
-        let mut chunks = vec![Some(first)];
-        for c in 1..count {
-            chunks.push(if replay { Some(self.encode(inner, c)?) } else { None });
-        }
+        let chunks = match self.encode_first(inner) {
+            Ok(chunks) => chunks,
+            Err(error) => {
+                queue.with(|s| s.unreserve(lane));
+                return Err(error);
+            }
+        };
+        let missing: Vec<usize> = (0..chunks.len()).filter(|&c| chunks[c].is_none()).collect();
         let request = Request {
             lane,
             name: inner.plan.name.clone(),
@@ -72,17 +71,17 @@ impl Stream {
             cancel: cancel.cloned(),
         };
         let id = queue.with(|s| s.submit(request))?;
-        if !replay {
-            for c in 1..count {
-                let task = encode_task(inner.clone(), id, c);
-                if self.core.encoders.any() { self.core.encoders.spawn(task) } else { task() }
-            }
+        for chunk in missing {
+            let task = encode_task(inner.clone(), id, chunk);
+            if self.core.encoders.any() { self.core.encoders.spawn(task) } else { task() }
         }
         Ok(Submission::new(self.core.clone(), vec![id]))
     }
 
-    fn encode(&self, inner: &Arc<recording::Inner>, chunk: usize) -> Result<Payload> {
-        encode(inner, chunk)
+    /// The chunks' commands as far as they are encoded: the first one always, all of them in a replay.
+    fn encode_first(&self, inner: &Arc<recording::Inner>) -> Result<Vec<Option<Payload>>> {
+        let encoded = |c| if c == 0 { encode(inner, c).map(Some) } else { Ok(inner.encoded(c)) };
+        (0..inner.plan.chunks.len()).map(encoded).collect()
     }
 
     /// Copies `bytes` into a contiguous tensor. The caller's bytes are free when this returns (contract T1).
@@ -229,7 +228,7 @@ impl Stream {
         let weak = self.core.queue.weak();
         event.gate.on_open(move || {
             if let Some(queue) = weak.upgrade() {
-                queue.poke();
+                queue.with(|_| ());
             }
         });
     }
@@ -238,19 +237,19 @@ impl Stream {
     pub fn synchronize(&self) -> Result<()> {
         let lane = self.lane;
         self.core.queue.wait_until("synchronize", |s| (s.outstanding(lane) == 0).then_some(()));
-        self.core.queue.with(|s| s.report(lane))
+        self.core.queue.look(|s| s.report(lane))
     }
 
     /// Waits for the stream's work, then clears its poison: the stream takes work again (E3). A lost device stays lost.
     pub fn recover(&self) -> Result<()> {
         let lane = self.lane;
         self.core.queue.wait_until("recover", |s| (s.outstanding(lane) == 0).then_some(()));
-        self.core.queue.with(|s| s.recover(lane))
+        self.core.queue.look(|s| s.recover(lane))
     }
 
     /// Whether the stream refuses work because of an earlier failure.
     pub fn is_poisoned(&self) -> bool {
-        self.core.queue.with(|s| s.is_poisoned(self.lane))
+        self.core.queue.look(|s| s.is_poisoned(self.lane))
     }
 
     /// Runs `graph` once: records, submits, waits. For tests and one-off work.
@@ -264,7 +263,12 @@ impl Stream {
         crate::device::Device { core: self.core.clone() }
     }
 
-    fn transfer(&self, name: &'static str, transfer: Transfer, access: &[Access]) -> Result<SubmissionId> {
+    pub(crate) fn transfer(
+        &self,
+        name: &'static str,
+        transfer: Transfer,
+        access: &[Access],
+    ) -> Result<SubmissionId> {
         let commands = self.core.driver.encode_transfer(transfer)?;
         let name: Arc<str> = name.into();
         let payload = Payload { commands, name: name.clone(), expected_ns: 0.0 };
@@ -281,11 +285,12 @@ impl Stream {
         })
     }
 
-    /// Shared memory that nobody uses is written by this thread, in its turn: later work on it waits.
+    /// Shared memory that nobody uses is written by this thread, in its turn: later work on it waits. `None` where it
+    /// is used, or the stream waits for an event.
     fn write_directly(&self, buffer: &Buffer, region: &Region, bytes: &[u8]) -> Result<Option<SubmissionId>> {
         let access = access(buffer, region, true);
         let id = self.core.queue.with(|s| {
-            if s.is_busy(&access) {
+            if !s.is_free(self.lane, &access) {
                 return Ok(None);
             }
             let request = Request {
@@ -314,7 +319,7 @@ impl Stream {
         Ok(Some(id))
     }
 
-    fn check(&self, buffer: &Buffer, region: &Region, what: &'static str) -> Result<()> {
+    pub(crate) fn check(&self, buffer: &Buffer, region: &Region, what: &'static str) -> Result<()> {
         if !Arc::ptr_eq(&buffer.inner.core, &self.core) {
             return Err(Error::Foreign {
                 what: format!("the buffer of {what}"),
@@ -325,8 +330,11 @@ impl Stream {
         if region.rows > 1 && region.stride < region.row {
             return Err(Error::shape(what, format!("runs that do not overlap, found {region:?}")));
         }
-        let span =
-            region.rows.saturating_sub(1).checked_mul(region.stride).and_then(|n| n.checked_add(region.row));
+        let span = match region.rows {
+            0 => Some(0),
+            _ if region.row == 0 => Some(0),
+            rows => (rows - 1).checked_mul(region.stride).and_then(|n| n.checked_add(region.row)),
+        };
         if span.and_then(|n| n.checked_add(region.offset)).is_none_or(|end| end > buffer.size()) {
             let (offset, bytes, size) = (region.offset, span.unwrap_or(usize::MAX), buffer.size());
             return Err(Error::OutOfRange { what: what.into(), offset, bytes, size });
@@ -339,7 +347,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let lane = self.lane;
         self.core.queue.wait_until("drop", |s| (s.outstanding(lane) == 0).then_some(()));
-        self.core.queue.with(|s| s.remove_lane(lane));
+        self.core.queue.look(|s| s.remove_lane(lane));
         self.core.counts.streams.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -351,46 +359,52 @@ impl std::fmt::Debug for Stream {
 }
 
 fn encode(inner: &Arc<recording::Inner>, chunk: usize) -> Result<Payload> {
-    let fresh = inner.chunks[chunk].get().is_none();
-    let trace = if fresh { inner.core.queue.trace() } else { None };
-    let span = trace.as_ref().map(|t| t.span(Track::thread(), "encode", &inner.plan.name, chunk));
-    let commands = inner.commands(chunk)?;
-    drop(span);
-    let expected_ns = inner.plan.chunks[chunk].nominal_ns;
-    Ok(Payload { commands, name: inner.plan.name.clone(), expected_ns })
+    if let Some(payload) = inner.encoded(chunk) {
+        return Ok(payload);
+    }
+    let trace = inner.core.queue.trace();
+    let _span = trace.as_ref().map(|t| t.span(Track::thread(), "encode", &inner.plan.name, chunk));
+    inner.encode(chunk)
 }
 
-/// Encodes a chunk and hands it to the queue; runs on a helper, or on the caller when there are none.
+/// Encodes a chunk and hands it to the queue; runs on a helper, or on the caller when there are none. The recording is
+/// let go before the queue hears of it, so that a helper is not the last one to hold a device.
 fn encode_task(inner: Arc<recording::Inner>, id: SubmissionId, chunk: usize) -> Box<dyn FnOnce() + Send> {
     Box::new(move || {
         let queue = inner.core.queue.clone();
-        match encode(&inner, chunk) {
+        // A cancelled prompt does not keep helpers from the next one.
+        if !queue.look(|s| s.wants_chunks(id)) {
+            return;
+        }
+        let result = encode(&inner, chunk);
+        drop(inner);
+        match result {
             Ok(payload) => queue.with(|s| s.encoded(id, chunk, payload)),
             Err(error) => queue.with(|s| s.encode_failed(id, chunk, error)),
         }
     })
 }
 
-fn contiguous(tensor: &Tensor, what: &'static str) -> Result<usize> {
+pub(crate) fn contiguous(tensor: &Tensor, what: &'static str) -> Result<usize> {
     if !tensor.desc().is_contiguous() {
         return Err(Error::shape(what, format!("a contiguous tensor, found {}", tensor.desc())));
     }
     Ok(tensor.desc().span())
 }
 
-fn writable(buffer: &Buffer) -> Result<()> {
+pub(crate) fn writable(buffer: &Buffer) -> Result<()> {
     if buffer.is_writable() {
         return Ok(());
     }
     Err(Error::shape("transfer", "memory that may be written; mapped memory is read-only"))
 }
 
-fn access(buffer: &Buffer, region: &Region, write: bool) -> Access {
+pub(crate) fn access(buffer: &Buffer, region: &Region, write: bool) -> Access {
     Access { buffer: buffer.id(), range: region.range(), write, whole: write && region.is_dense() }
 }
 
 /// Cuts a region into pieces of at most `limit` bytes, with the range of host bytes that belongs to each.
-fn pieces(region: &Region, limit: usize) -> Vec<(Region, std::ops::Range<usize>)> {
+pub(crate) fn pieces(region: &Region, limit: usize) -> Vec<(Region, std::ops::Range<usize>)> {
     let flat = if region.is_dense() { Region::linear(region.offset, region.bytes()) } else { *region };
     let mut list = Vec::new();
     if flat.row > limit {

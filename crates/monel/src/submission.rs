@@ -34,7 +34,7 @@ impl Submission {
 
     /// Whether the outcome is known.
     pub fn is_done(&self) -> bool {
-        self.core.queue.with(|s| self.ids.iter().all(|&id| s.outcome(id).is_some()))
+        self.core.queue.look(|s| self.ids.iter().all(|&id| s.outcome(id).is_some()))
     }
 
     fn note(&mut self, result: Result<()>) {
@@ -63,7 +63,7 @@ impl Drop for Submission {
     fn drop(&mut self) {
         let ids = std::mem::take(&mut self.ids);
         if !ids.is_empty() {
-            self.core.queue.with(|s| ids.iter().for_each(|&id| s.release(id)));
+            self.core.queue.look(|s| ids.iter().for_each(|&id| s.release(id)));
         }
     }
 }

@@ -1,11 +1,12 @@
-//! The synchronisation types the queue is built from: std's, or loom's when the model checker runs (`--cfg loom`).
-//! Locks never panic: a thread that died while holding one left consistent state behind, because state changes are
-//! single assignments under the lock and kernels run outside of it.
+//! The synchronisation types the queue and the pool's door are built from: std's, or loom's when the model checker
+//! runs (`--cfg loom`). Shared ownership stays std's `Arc` in both: loom adds nothing to a counter, and its own cannot
+//! hold unsized values. Locks never panic: a thread that died while holding one left consistent state behind, because
+//! state changes are single assignments under the lock and kernels run outside of it.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard, atomic};
 #[cfg(not(loom))]
-pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic};
 
 /// Locks, also after another holder panicked.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

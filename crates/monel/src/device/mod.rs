@@ -11,10 +11,12 @@ pub(crate) mod staging;
 mod encoders;
 mod mapped;
 mod needs;
+mod select;
 
 pub use driver::{DeviceKind, HostMapping, Info, MemoryInfo, Storage};
 pub use mapped::Mapped;
 pub use needs::{Need, Needs};
+pub use select::{Listing, list, open};
 
 use crate::buffer::{self, Buffer};
 use crate::error::{Error, Result};
@@ -48,7 +50,12 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { chunk_budget: Duration::from_millis(250), in_flight: 3, encode_helpers: 1, staging: 64 << 20 }
+        Settings {
+            chunk_budget: Duration::from_millis(250),
+            in_flight: 3,
+            encode_helpers: 1,
+            staging: 64 << 20,
+        }
     }
 }
 
@@ -105,7 +112,12 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Device {
     /// A device over a driver. Public so that tests and other crates can bring drivers of their own.
-    pub fn with_driver(driver: Arc<dyn Driver>, rates: Rates, settings: Settings, counts: Arc<Counts>) -> Device {
+    pub fn with_driver(
+        driver: Arc<dyn Driver>,
+        rates: Rates,
+        settings: Settings,
+        counts: Arc<Counts>,
+    ) -> Device {
         let rates = Arc::new(rates);
         let queue = Queue::new(driver.clone(), rates.clone());
         let core = Core {
@@ -198,7 +210,8 @@ impl Device {
     /// The plan for a graph: what would run, without running it.
     pub fn plan(&self, graph: &Graph) -> Result<Plan> {
         let lowered = self.core.driver.lower(graph)?;
-        let supports = |op: &dyn Op, inputs: &[Desc], output: &Desc| self.core.driver.supports(op, inputs, output);
+        let supports =
+            |op: &dyn Op, inputs: &[Desc], output: &Desc| self.core.driver.supports(op, inputs, output);
         let limits = Limits {
             device: &self.info().name,
             device_id: self.core.id,
@@ -223,9 +236,12 @@ impl Device {
 
     /// The buffer that owns an address, and the offset in it (contract M5).
     pub fn find(&self, address: u64) -> Result<(Buffer, usize)> {
-        let buffers = self.core.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let below = buffers.range(..=address).next_back();
-        if let Some((&start, weak)) = below
+        let below = {
+            let buffers = self.core.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+            buffers.range(..=address).next_back().map(|(&start, weak)| (start, weak.clone()))
+        };
+        // Upgraded without the lock: this may turn out to be the last handle, whose drop takes the lock.
+        if let Some((start, weak)) = below
             && let Some(inner) = weak.upgrade()
             && address - start < inner.size as u64
         {
@@ -252,7 +268,12 @@ impl std::fmt::Debug for Device {
 }
 
 impl Core {
-    pub(crate) fn adopt(self: &Arc<Self>, memory: Arc<dyn driver::Memory>, storage: Storage, size: usize) -> Buffer {
+    pub(crate) fn adopt(
+        self: &Arc<Self>,
+        memory: Arc<dyn driver::Memory>,
+        storage: Storage,
+        size: usize,
+    ) -> Buffer {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let address = memory.address();
@@ -265,7 +286,8 @@ impl Core {
         Buffer { inner }
     }
 
-    pub(crate) fn forget_buffer(&self, address: u64, _size: usize, storage: Storage) {
+    pub(crate) fn forget_buffer(&self, id: u64, address: u64, storage: Storage) {
+        self.queue.look(|s| s.forget_buffer(id));
         if storage != Storage::Mapped {
             self.buffers.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
         }

@@ -88,6 +88,8 @@ struct Scripted {
     base: Base,
     began: Instant,
     state: Mutex<State>,
+    /// Held while a job runs and is reported, so that reports keep the order when several threads step.
+    turn: Mutex<()>,
     released: Condvar,
 }
 
@@ -118,6 +120,7 @@ pub fn create(options: &Options) -> (Device, Script) {
         base,
         began: Instant::now(),
         state: Mutex::new(state),
+        turn: Mutex::new(()),
         released: Condvar::new(),
     });
     let device = Device::with_driver(driver.clone(), rates, options.settings.clone(), counts);
@@ -127,6 +130,7 @@ pub fn create(options: &Options) -> (Device, Script) {
 impl Script {
     /// Runs the next committed job, kernels and all, and reports it. `false` if there is none.
     pub fn step(&self) -> bool {
+        let _turn = self.driver.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.driver.lock();
         let Some(job) = state.jobs.pop_front() else { return false };
         let (graph, chunk, seq) = (job.label.0.to_string(), job.label.1, job.seq);

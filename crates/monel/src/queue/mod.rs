@@ -3,19 +3,31 @@
 //! The owner commits what the state machine releases, wakes who waits, opens gates. Commits happen under the lock, so
 //! the device's order is the order of sequence numbers; a driver's `commit` therefore only takes the work over and
 //! returns. Waiting threads sleep on one condition variable; futures leave a waker.
+//!
+//! - [`state`](State): what may be committed, what a completion means; `ask` answers questions about it.
+//! - `lane`: one stream's share; `access`: which bytes, and which of them are damaged; `gate`: the inside of an event.
+//! - [`core`](Core): the lock and the condition variable round the state; what loom runs.
 
+mod access;
+mod ask;
+mod core;
 mod gate;
+mod lane;
 mod state;
 
+pub use self::core::Core;
+pub use access::Access;
 pub use gate::Gate;
-pub use state::{Access, Commit, Effect, LaneId, Request, Seq, State, SubmissionId, WINDOW};
+pub use state::{Commit, Effect, LaneId, Request, Seq, State, SubmissionId, WINDOW};
 
+use crate::cancel::Poke;
 use crate::device::driver::{Commands, Done, Driver, Job, Sink};
 use crate::error::Result;
 use crate::plan::Rates;
-use crate::sync::{Condvar, Mutex, lock, wait};
 use crate::trace::{Trace, Track};
-use std::sync::{Arc, Weak};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
 /// What a chunk carries through the state machine.
@@ -29,23 +41,26 @@ pub(crate) struct Payload {
 
 /// A device's queue.
 pub(crate) struct Queue {
-    state: Mutex<State<Payload>>,
-    changed: Condvar,
+    core: Core<Payload>,
     driver: Arc<dyn Driver>,
-    expected: Mutex<std::collections::VecDeque<(Seq, f64)>>,
+    /// What is on the device, by its place in the order, with the time it should take.
+    expected: Mutex<VecDeque<(Seq, f64)>>,
     rates: Arc<Rates>,
     trace: Mutex<Option<Arc<Trace>>>,
     this: Weak<Queue>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Queue {
     /// A queue over a driver, which reports to it from now on.
     pub fn new(driver: Arc<dyn Driver>, rates: Arc<Rates>) -> Arc<Queue> {
         let queue = Arc::new_cyclic(|this| Queue {
-            state: Mutex::new(State::default()),
-            changed: Condvar::new(),
+            core: Core::default(),
             driver: driver.clone(),
-            expected: Mutex::new(Default::default()),
+            expected: Mutex::default(),
             rates,
             trace: Mutex::new(None),
             this: this.clone(),
@@ -57,36 +72,32 @@ impl Queue {
 
     /// Runs `change` on the state, commits what it released, carries out its effects.
     pub fn with<R>(&self, change: impl FnOnce(&mut State<Payload>) -> R) -> R {
-        let mut state = lock(&self.state);
-        let result = change(&mut state);
-        while let Some(commit) = state.next_commit() {
-            self.commit(commit);
-        }
-        let effects = state.take_effects();
-        drop(state);
-        self.changed.notify_all();
+        let (result, effects) = self.core.with(|commit| self.commit(commit), change);
         for effect in effects {
             match effect {
-                Effect::Wake(waker) => waker.wake(),
+                // A waker is other people's code; if it panics, the device's thread goes on (contract E1).
+                Effect::Wake(waker) => drop(catch_unwind(AssertUnwindSafe(|| waker.wake()))),
                 Effect::Open(gate, result) => gate.open(result),
+                Effect::Discard(payload) => drop(payload),
+                Effect::Forget(waker) => drop(waker),
             }
         }
         result
+    }
+
+    /// Asks the state something.
+    pub fn look<R>(&self, look: impl FnOnce(&mut State<Payload>) -> R) -> R {
+        self.core.look(look)
     }
 
     fn commit(&self, commit: Commit<Payload>) {
         let trace = self.trace();
         let span =
             trace.as_ref().map(|t| t.span(Track::thread(), "commit", &commit.payload.name, commit.chunk));
-        lock(&self.expected).push_back((commit.seq, commit.payload.expected_ns));
-        let Payload { commands, name, .. } = commit.payload;
+        let Payload { commands, name, expected_ns } = commit.payload;
+        lock(&self.expected).push_back((commit.seq, expected_ns));
         self.driver.commit(Job { seq: commit.seq, commands, label: (name, commit.chunk), trace });
         drop(span);
-    }
-
-    /// Tries again to commit: a gate opened or a token was cancelled.
-    pub fn poke(&self) {
-        self.with(|_| ());
     }
 
     /// A handle that does not keep the queue alive.
@@ -105,19 +116,8 @@ impl Queue {
     }
 
     /// Waits until `ready` gives something. Names the wait in the timeline when it really waits.
-    pub fn wait_until<R>(&self, why: &str, mut ready: impl FnMut(&mut State<Payload>) -> Option<R>) -> R {
-        let mut state = lock(&self.state);
-        if let Some(result) = ready(&mut state) {
-            return result;
-        }
-        let trace = self.trace();
-        let _span = trace.as_ref().map(|t| t.span(Track::thread(), "wait", why, 0));
-        loop {
-            state = wait(&self.changed, state);
-            if let Some(result) = ready(&mut state) {
-                return result;
-            }
-        }
+    pub fn wait_until<R>(&self, why: &str, ready: impl FnMut(&mut State<Payload>) -> Option<R>) -> R {
+        self.core.wait_until(|| self.trace().map(|t| t.span(Track::thread(), "wait", why, 0)), ready)
     }
 
     /// Waits for a submission's outcome.
@@ -127,17 +127,34 @@ impl Queue {
 
     /// The outcome, or the waker is called when there is one.
     pub fn poll(&self, id: SubmissionId, waker: &Waker) -> Option<Result<()>> {
-        lock(&self.state).poll(id, waker)
+        self.with(|s| s.poll(id, waker))
+    }
+
+    /// How long the chunk at `seq` should have taken. Completions come in order, so what is older will not come: a
+    /// lost device does not report everything.
+    fn expected(&self, seq: Seq) -> f64 {
+        let mut expected = lock(&self.expected);
+        while let Some(&(front, ns)) = expected.front()
+            && front <= seq
+        {
+            expected.pop_front();
+            if front == seq {
+                return ns;
+            }
+        }
+        0.0
+    }
+}
+
+impl Poke for Queue {
+    fn poke(&self) {
+        self.with(|_| ());
     }
 }
 
 impl Sink for Queue {
     fn completed(&self, done: Done) {
-        let expected = {
-            let mut expected = lock(&self.expected);
-            let at = expected.iter().position(|e| e.0 == done.seq);
-            at.and_then(|at| expected.remove(at)).map_or(0.0, |e| e.1)
-        };
+        let expected = self.expected(done.seq);
         if done.result.is_ok() {
             self.rates.measured(expected, done.ended.saturating_duration_since(done.began));
         }

@@ -14,12 +14,13 @@
 //! its lane and marks what it would have written: later work of the lane is refused, and whoever reads marked bytes
 //! fails with the same error instead of getting garbage (E2), until they are overwritten or the lane recovers (E3).
 
+use super::access::{Access, Marks, conflict};
 use super::gate::Gate;
+use super::lane::{Lane, Poison};
 use crate::cancel::CancelToken;
 use crate::error::{Error, Place, Result};
-use crate::sync::Arc;
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
+use std::sync::Arc;
 use std::task::Waker;
 
 /// Chunks of one long graph that may wait on the device.
@@ -33,33 +34,6 @@ pub type SubmissionId = u64;
 
 /// A stream's lane.
 pub type LaneId = u64;
-
-/// Bytes of a buffer that a submission touches.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// The buffer's number.
-    pub buffer: u64,
-    /// Which bytes.
-    pub range: Range<usize>,
-    /// Whether they are written.
-    pub write: bool,
-    /// Whether every byte of the range is overwritten (then older damage in it is gone).
-    pub whole: bool,
-}
-
-impl Access {
-    /// Whether the order of the two matters.
-    pub fn conflicts(&self, other: &Access) -> bool {
-        (self.write || other.write)
-            && self.buffer == other.buffer
-            && self.range.start < other.range.end
-            && other.range.start < self.range.end
-    }
-}
-
-fn conflict(a: &[Access], b: &[Access]) -> bool {
-    a.iter().any(|x| b.iter().any(|y| x.conflicts(y)))
-}
 
 /// What is handed over.
 pub struct Request<P> {
@@ -93,66 +67,48 @@ pub struct Commit<P> {
 }
 
 /// What the owner does after unlocking.
-pub enum Effect {
+pub enum Effect<P> {
     /// Wake a future.
     Wake(Waker),
     /// Open a gate.
     Open(Arc<Gate>, Result<()>),
+    /// Drop what will never run.
+    Discard(P),
+    /// Drop a waker that another one replaced.
+    Forget(Waker),
 }
 
-struct Submission<P> {
-    lane: LaneId,
+pub(super) struct Submission<P> {
+    pub(super) lane: LaneId,
     name: Arc<str>,
     graph: bool,
     chunks: Vec<Option<P>>,
     long: bool,
-    access: Arc<[Access]>,
+    pub(super) access: Arc<[Access]>,
     cancel: Option<CancelToken>,
     gates: Vec<Arc<Gate>>,
     committed: usize,
     finished: usize,
     /// Set when no further chunk will be committed.
-    verdict: Option<Result<()>>,
-    handle_alive: bool,
-    wakers: Vec<Waker>,
-    opens: Vec<Arc<Gate>>,
-}
-
-#[derive(Default)]
-struct Lane {
-    gates: Vec<Arc<Gate>>,
-    last: Option<SubmissionId>,
-    outstanding: usize,
-    graphs: usize,
-    poison: Option<Poison>,
-    unreported: Option<Error>,
-}
-
-struct Poison {
-    first: std::sync::Arc<Error>,
-    since: SubmissionId,
-}
-
-struct Mark {
-    lane: LaneId,
-    buffer: u64,
-    range: Range<usize>,
-    first: std::sync::Arc<Error>,
+    pub(super) verdict: Option<Result<()>>,
+    pub(super) handle_alive: bool,
+    pub(super) waker: Option<Waker>,
 }
 
 /// The state of one device's queue. `P` is what a device runs: commands, or nothing in a model.
 pub struct State<P> {
     next_id: SubmissionId,
     next_seq: Seq,
-    next_lane: LaneId,
-    lanes: HashMap<LaneId, Lane>,
-    submissions: HashMap<SubmissionId, Submission<P>>,
-    backlog: VecDeque<SubmissionId>,
-    in_flight: VecDeque<(Seq, SubmissionId, usize)>,
-    outcomes: HashMap<SubmissionId, Result<()>>,
-    marks: Vec<Mark>,
-    lost: Option<Error>,
-    effects: Vec<Effect>,
+    pub(super) next_lane: LaneId,
+    pub(super) lanes: HashMap<LaneId, Lane>,
+    pub(super) submissions: HashMap<SubmissionId, Submission<P>>,
+    pub(super) backlog: VecDeque<SubmissionId>,
+    pub(super) in_flight: VecDeque<(Seq, SubmissionId, usize)>,
+    pub(super) outcomes: HashMap<SubmissionId, Result<()>>,
+    pub(super) marks: Marks,
+    pub(super) lost: Option<Arc<Error>>,
+    pub(super) effects: Vec<Effect<P>>,
+    pub(super) news: bool,
 }
 
 impl<P> Default for State<P> {
@@ -166,42 +122,27 @@ impl<P> Default for State<P> {
             backlog: VecDeque::new(),
             in_flight: VecDeque::new(),
             outcomes: HashMap::new(),
-            marks: Vec::new(),
+            marks: Marks::default(),
             lost: None,
             effects: Vec::new(),
+            news: false,
         }
     }
 }
 
 impl<P> State<P> {
-    /// A new lane.
-    pub fn add_lane(&mut self) -> LaneId {
-        let id = self.next_lane;
-        self.next_lane += 1;
-        self.lanes.insert(id, Lane::default());
-        id
-    }
-
-    /// Forgets an idle lane and its marks.
-    pub fn remove_lane(&mut self, lane: LaneId) {
-        self.lanes.remove(&lane);
-        self.marks.retain(|m| m.lane != lane);
-    }
-
-    /// Takes a submission into the backlog, or refuses it: the device is lost, or the lane poisoned.
+    /// Takes a submission into the backlog, or refuses it: the device is lost, or the lane poisoned. A graph uses up
+    /// a reservation ([`State::reserve`]), also when it is refused.
     pub fn submit(&mut self, request: Request<P>) -> Result<SubmissionId> {
-        if let Some(lost) = &self.lost {
-            return Err(lost.clone());
-        }
         let lane = self.lanes.entry(request.lane).or_default();
-        if let Some(poison) = &lane.poison {
-            return Err(Error::Poisoned { first: poison.first.clone() });
+        let refused = self.lost.as_ref().or(lane.poison.as_ref().map(|p| &p.first));
+        if let Some(first) = refused {
+            lane.graphs -= usize::from(request.graph);
+            return Err(Error::Poisoned { first: first.clone() });
         }
         let id = self.next_id;
         self.next_id += 1;
-        lane.outstanding += 1;
-        lane.graphs += usize::from(request.graph);
-        lane.last = Some(id);
+        lane.begin(id);
         let gates = std::mem::take(&mut lane.gates);
         let Request { lane, name, graph, chunks, long, access, cancel } = request;
         let submission = Submission {
@@ -217,18 +158,18 @@ impl<P> State<P> {
             finished: 0,
             verdict: None,
             handle_alive: true,
-            wakers: Vec::new(),
-            opens: Vec::new(),
+            waker: None,
         };
         self.submissions.insert(id, submission);
         self.backlog.push_back(id);
         Ok(id)
     }
 
-    /// A chunk is encoded.
+    /// A chunk is encoded. Encoders may be late: of a submission that was stopped nothing is kept.
     pub fn encoded(&mut self, id: SubmissionId, chunk: usize, payload: P) {
-        if let Some(s) = self.submissions.get_mut(&id) {
-            s.chunks[chunk] = Some(payload);
+        match self.submissions.get_mut(&id).and_then(|s| s.chunks.get_mut(chunk)) {
+            Some(place) => *place = Some(payload),
+            None => self.effects.push(Effect::Discard(payload)),
         }
     }
 
@@ -300,18 +241,18 @@ impl<P> State<P> {
         let Some((_, id, chunk)) = self.in_flight.remove(position) else { return };
         let Some(s) = self.submissions.get_mut(&id) else { return };
         s.finished += 1;
-        let lane = s.lane;
         match result {
-            Err((_, error @ Error::DeviceLost { .. })) => self.lose(error),
             Err((op, cause)) => {
+                let lost = matches!(cause, Error::DeviceLost { .. });
                 let error = failed(&s.name, chunk, op, cause);
-                self.fail(id, error);
+                if lost { self.lose(id, error) } else { self.fail(id, error) }
             }
+            // What drains after its own failure has its verdict.
+            Ok(()) if matches!(s.verdict, Some(Err(_))) => {}
             Ok(()) => {
-                let poison = self.lanes.get(&lane).and_then(|l| l.poison.as_ref());
+                let poison = self.lanes.get(&s.lane).and_then(|l| l.poison.as_ref());
                 let earlier = poison.filter(|p| p.since < id).map(|p| p.first.clone());
-                let damage = earlier.or_else(|| self.damage(id));
-                if let Some(first) = damage {
+                if let Some(first) = earlier.or_else(|| self.damage(id)) {
                     self.fail(id, Error::Poisoned { first });
                 }
             }
@@ -319,163 +260,44 @@ impl<P> State<P> {
         self.settle(id);
     }
 
-    /// Checks a cancelled token again; a wait ended; a gate opened: the backlog may move.
-    pub fn cancel(&mut self, id: SubmissionId) {
-        if self.backlog.contains(&id) {
-            self.stop(id, Err(Error::Cancelled));
-        }
-    }
-
-    /// The device is gone: everything resolves, every lane is poisoned.
-    pub fn lose(&mut self, error: Error) {
-        if self.lost.is_some() {
-            return;
-        }
-        self.lost = Some(error.clone());
+    /// The device is gone while it ran `id`: everything resolves, every lane is poisoned.
+    fn lose(&mut self, id: SubmissionId, error: Error) {
+        let first = Arc::new(error.clone());
+        self.lost = Some(first.clone());
+        self.news = true;
         self.in_flight.clear();
+        self.submissions.values_mut().for_each(|s| s.finished = s.committed);
+        self.fail(id, error);
         let mut ids: Vec<SubmissionId> = self.submissions.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
-            if let Some(s) = self.submissions.get_mut(&id) {
-                s.finished = s.committed;
-                let place = failed(&s.name, s.committed.saturating_sub(1), None, error.clone());
-                self.fail(id, place);
-            }
+            self.fail(id, Error::Poisoned { first: first.clone() });
         }
         for lane in self.lanes.values_mut() {
-            let first = std::sync::Arc::new(error.clone());
-            lane.poison.get_or_insert(Poison { first, since: 0 });
+            lane.poison.get_or_insert(Poison { first: first.clone(), since: 0 });
         }
-    }
-
-    /// Later submissions of the lane wait for the gate.
-    pub fn wait_for(&mut self, lane: LaneId, gate: Arc<Gate>) {
-        self.lanes.entry(lane).or_default().gates.push(gate);
-    }
-
-    /// The gate opens when everything of the lane so far is finished.
-    pub fn record(&mut self, lane: LaneId, gate: Arc<Gate>) {
-        let last = self.lanes.get(&lane).and_then(|l| l.last);
-        match last.and_then(|id| self.submissions.get_mut(&id)) {
-            Some(s) => s.opens.push(gate),
-            None => {
-                let poison = self.lanes.get(&lane).and_then(|l| l.poison.as_ref());
-                let result = poison.map_or(Ok(()), |p| Err(Error::Poisoned { first: p.first.clone() }));
-                self.effects.push(Effect::Open(gate, result));
-            }
-        }
-    }
-
-    /// The outcome, when there is one. Stays until [`State::release`].
-    pub fn outcome(&self, id: SubmissionId) -> Option<Result<()>> {
-        self.outcomes.get(&id).cloned()
-    }
-
-    /// As [`State::outcome`]; without one, remembers whom to wake.
-    pub fn poll(&mut self, id: SubmissionId, waker: &Waker) -> Option<Result<()>> {
-        if let Some(s) = self.submissions.get_mut(&id) {
-            s.wakers.retain(|w| !w.will_wake(waker));
-            s.wakers.push(waker.clone());
-        }
-        self.outcome(id)
-    }
-
-    /// The handle is gone; nobody will ask for the outcome.
-    pub fn release(&mut self, id: SubmissionId) {
-        self.outcomes.remove(&id);
-        if let Some(s) = self.submissions.get_mut(&id) {
-            s.handle_alive = false;
-        }
-    }
-
-    /// Graphs of the lane that are not finished.
-    pub fn graphs_in_flight(&self, lane: LaneId) -> usize {
-        self.lanes.get(&lane).map_or(0, |l| l.graphs)
-    }
-
-    /// Submissions of the lane that are not finished.
-    pub fn outstanding(&self, lane: LaneId) -> usize {
-        self.lanes.get(&lane).map_or(0, |l| l.outstanding)
-    }
-
-    /// What failed since the last call (contract E3): once, then Ok.
-    pub fn report(&mut self, lane: LaneId) -> Result<()> {
-        self.lanes.get_mut(&lane).and_then(|l| l.unreported.take()).map_or(Ok(()), Err)
-    }
-
-    /// Clears the lane's poison and its marks; a lost device cannot be recovered, only opened again.
-    pub fn recover(&mut self, lane: LaneId) -> Result<()> {
-        if let Some(lost) = &self.lost {
-            return Err(lost.clone());
-        }
-        if let Some(l) = self.lanes.get_mut(&lane) {
-            (l.poison, l.unreported) = (None, None);
-        }
-        self.marks.retain(|m| m.lane != lane);
-        Ok(())
-    }
-
-    /// Whether the lane refuses work.
-    pub fn is_poisoned(&self, lane: LaneId) -> bool {
-        self.lost.is_some() || self.lanes.get(&lane).is_some_and(|l| l.poison.is_some())
-    }
-
-    /// Whether anything unfinished touches the same bytes with a write on either side.
-    pub fn is_busy(&self, access: &Access) -> bool {
-        self.submissions.values().any(|s| s.access.iter().any(|a| a.conflicts(access)))
-    }
-
-    /// Chunks on the device.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.len()
-    }
-
-    /// Whether nothing is unfinished.
-    pub fn is_idle(&self) -> bool {
-        self.submissions.is_empty()
-    }
-
-    /// What the owner has to do now that the lock is released.
-    pub fn take_effects(&mut self) -> Vec<Effect> {
-        std::mem::take(&mut self.effects)
     }
 
     /// The first damage among the bytes the submission reads.
-    fn damage(&self, id: SubmissionId) -> Option<std::sync::Arc<Error>> {
-        let s = self.submissions.get(&id)?;
-        let hit = |m: &&Mark| {
-            let reads = |a: &Access| {
-                !(a.write && a.whole)
-                    && a.buffer == m.buffer
-                    && a.range.start < m.range.end
-                    && m.range.start < a.range.end
-            };
-            s.access.iter().any(reads)
-        };
-        self.marks.iter().find(hit).map(|m| m.first.clone())
+    fn damage(&self, id: SubmissionId) -> Option<Arc<Error>> {
+        self.submissions.get(&id).and_then(|s| self.marks.hit(&s.access))
     }
 
     /// The submission failed: poison its lane, mark its results, refuse what comes after it on the lane.
     fn fail(&mut self, id: SubmissionId, error: Error) {
         let Some(s) = self.submissions.get(&id) else { return };
-        let (lane_id, access) = (s.lane, s.access.clone());
+        let lane_id = s.lane;
         let first = match &error {
             Error::Poisoned { first } => first.clone(),
-            other => std::sync::Arc::new(other.clone()),
+            other => Arc::new(other.clone()),
         };
+        self.marks.add(lane_id, &s.access, &first);
         let lane = self.lanes.entry(lane_id).or_default();
         let known = lane.poison.is_some();
         if !known {
             lane.poison = Some(Poison { first: first.clone(), since: id });
             lane.unreported = Some(error.clone());
-        }
-        for a in access.iter().filter(|a| a.write) {
-            self.marks.push(Mark {
-                lane: lane_id,
-                buffer: a.buffer,
-                range: a.range.clone(),
-                first: first.clone(),
-            });
+            self.news = true;
         }
         self.stop(id, Err(error));
         if !known {
@@ -492,13 +314,28 @@ impl<P> State<P> {
     fn stop(&mut self, id: SubmissionId, verdict: Result<()>) {
         self.backlog.retain(|&b| b != id);
         if let Some(s) = self.submissions.get_mut(&id) {
-            match &s.verdict {
-                Some(Err(_)) => {}
-                _ => s.verdict = Some(verdict),
+            if !matches!(s.verdict, Some(Err(_))) {
+                s.verdict = Some(verdict);
             }
-            s.chunks.clear();
+            self.effects.extend(s.chunks.drain(..).flatten().map(Effect::Discard));
+            let (lane, gates) = (s.lane, std::mem::take(&mut s.gates));
+            self.pass_gates_on(id, lane, gates);
         }
         self.settle(id);
+    }
+
+    /// Work that was stopped before its events came no longer waits for them, but what follows it on the lane does.
+    fn pass_gates_on(&mut self, id: SubmissionId, lane: LaneId, mut gates: Vec<Arc<Gate>>) {
+        gates.retain(|gate| gate.get().is_none());
+        if gates.is_empty() {
+            return;
+        }
+        let is_next = |b: &&SubmissionId| **b > id && self.submissions.get(b).is_some_and(|s| s.lane == lane);
+        let next = self.backlog.iter().find(is_next).copied();
+        match next.and_then(|next| self.submissions.get_mut(&next)) {
+            Some(s) => s.gates.append(&mut gates),
+            None => self.lanes.entry(lane).or_default().gates.append(&mut gates),
+        }
     }
 
     fn settle(&mut self, id: SubmissionId) {
@@ -507,20 +344,16 @@ impl<P> State<P> {
             return;
         }
         let Some(s) = self.submissions.remove(&id) else { return };
+        self.news = true;
         let outcome = s.verdict.unwrap_or(Ok(()));
-        if outcome.is_ok() && !self.marks.is_empty() {
-            for a in s.access.iter().filter(|a| a.write && a.whole) {
-                self.marks.retain(|m| {
-                    m.buffer != a.buffer || m.range.start < a.range.start || m.range.end > a.range.end
-                });
-            }
+        if outcome.is_ok() {
+            self.marks.overwritten(&s.access);
         }
         if let Some(lane) = self.lanes.get_mut(&s.lane) {
-            lane.outstanding -= 1;
             lane.graphs -= usize::from(s.graph);
+            lane.finish(id, &outcome, |gate, result| self.effects.push(Effect::Open(gate, result)));
         }
-        self.effects.extend(s.wakers.into_iter().map(Effect::Wake));
-        self.effects.extend(s.opens.into_iter().map(|g| Effect::Open(g, outcome.clone())));
+        self.effects.extend(s.waker.map(Effect::Wake));
         if s.handle_alive {
             self.outcomes.insert(id, outcome);
         }
@@ -529,5 +362,5 @@ impl<P> State<P> {
 
 fn failed(name: &Arc<str>, chunk: usize, op: Option<String>, cause: Error) -> Error {
     let place = Place { graph: name.to_string(), chunk, op };
-    Error::Failed { place, cause: std::sync::Arc::new(cause) }
+    Error::Failed { place, cause: Arc::new(cause) }
 }

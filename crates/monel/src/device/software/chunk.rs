@@ -6,7 +6,7 @@
 use super::pool::relax;
 use crate::device::Counts;
 use crate::device::driver::{HostMapping, Memory};
-use crate::error::Error;
+use crate::error::{Error, panic_message};
 use crate::kernel::{Kernel, Worker};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -165,16 +165,13 @@ impl SoftChunk {
             let error = match result {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => error,
-                Err(panic) => Error::Kernel(format!("the kernel panicked: {}", message(panic.as_ref()))),
+                Err(panic) => {
+                    Error::Kernel(format!("the kernel panicked: {}", panic_message(panic.as_ref())))
+                }
             };
             self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((name.clone(), error));
             self.failed.store(true, Ordering::Relaxed);
             return;
         }
     }
-}
-
-fn message(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Alignment of buffers and of mapped views.
 pub const PAGE: usize = 4096;
 
+/// Allocations from this size on ask the system what it has left; asking costs more than a small one.
+const ASK_SYSTEM: usize = 1 << 20;
+
 /// First private address; each device has a window of 2^47 bytes above it.
 const PRIVATE_BASE: u64 = 0x0070_0000_0000_0000;
 const PRIVATE_WINDOW: u64 = 1 << 47;
@@ -34,7 +37,8 @@ impl Allocator {
     /// An allocator for a device of this name.
     pub fn new(name: String, limit: Option<u64>) -> Allocator {
         static WINDOW: AtomicU64 = AtomicU64::new(0);
-        // 512 windows fit under 2^56; the thousandth device shares one, which only weakens "disjoint" across devices.
+        // All windows lie under 2^56. From the 65th device on windows are shared, and addresses of two devices may be
+        // equal; those of one never are.
         let start = PRIVATE_BASE + WINDOW.fetch_add(1, Ordering::Relaxed) % 64 * PRIVATE_WINDOW;
         Allocator {
             name,
@@ -69,7 +73,7 @@ impl Allocator {
             free: self.info().free,
         };
         let layout = Layout::from_size_align(bytes.max(1), PAGE).map_err(|_| refuse())?;
-        if self.info().free < bytes as u64 {
+        if bytes >= ASK_SYSTEM && self.info().free < bytes as u64 {
             return Err(refuse());
         }
         let before = self.used.fetch_add(bytes as u64, Ordering::AcqRel);

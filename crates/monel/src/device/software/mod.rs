@@ -15,8 +15,8 @@ mod transfer;
 
 pub(crate) use encode::Encoder;
 pub(crate) use memory::Allocator;
-pub(crate) use queue_thread::execute;
 pub(crate) use pool::Pool;
+pub(crate) use queue_thread::execute;
 
 use super::driver::{
     Commands, DeviceKind, Driver, HostMapping, Info, Job, Memory, MemoryInfo, Sink, Storage, Transfer,
@@ -107,7 +107,9 @@ pub fn open(options: &Options) -> Result<Device> {
         if options.threads != 0 && options.threads != *threads {
             return Err(Error::System {
                 what: format!("opening the software device with {} threads", options.threads),
-                reason: format!("it is open in this process with {threads}; drop that device first, or ask for {threads}"),
+                reason: format!(
+                    "it is open in this process with {threads}; drop that device first, or ask for {threads}"
+                ),
             });
         }
         return Ok(Device { core });
@@ -134,9 +136,11 @@ pub fn create(options: &Options) -> Result<Device> {
 /// Everything of [`Driver`] that needs no thread, shared with the scripted device, which puts faults into two of them.
 macro_rules! base_driver {
     ($base:ident) => {
-        $crate::device::software::base_driver!($base,
+        $crate::device::software::base_driver!(
+            $base,
             allocate = |this: &Self, storage, bytes| this.$base.allocator.allocate(storage, bytes),
-            encode = |this: &Self, plan, chunk, scratch| this.$base.encoder.chunk(plan, chunk, scratch));
+            encode = |this: &Self, plan, chunk, scratch| this.$base.encoder.chunk(plan, chunk, scratch)
+        );
     };
     ($base:ident, allocate = $allocate:expr, encode = $encode:expr) => {
         fn info(&self) -> &Info {
@@ -164,11 +168,20 @@ macro_rules! base_driver {
             allocate(self, storage, bytes)
         }
 
-        fn import(&self, mapping: &Arc<dyn HostMapping>, range: Range<usize>) -> Option<Result<Arc<dyn Memory>>> {
+        fn import(
+            &self,
+            mapping: &Arc<dyn HostMapping>,
+            range: Range<usize>,
+        ) -> Option<Result<Arc<dyn Memory>>> {
             Some($crate::device::software::memory::import(mapping, range))
         }
 
-        fn encode(&self, plan: &Plan, chunk: usize, scratch: Option<&Arc<dyn Memory>>) -> Result<Arc<dyn Commands>> {
+        fn encode(
+            &self,
+            plan: &Plan,
+            chunk: usize,
+            scratch: Option<&Arc<dyn Memory>>,
+        ) -> Result<Arc<dyn Commands>> {
             type Scratch<'a> = Option<&'a Arc<dyn Memory>>;
             let encode: fn(&Self, &Plan, usize, Scratch<'_>) -> Result<Arc<dyn Commands>> = $encode;
             encode(self, plan, chunk, scratch)

@@ -5,10 +5,11 @@ use super::encode::SoftCommands;
 use super::pool::Pool;
 use crate::device::Counts;
 use crate::device::driver::{Done, HostMapping, Job, Sink};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_message};
 use crate::trace::Track;
 use std::any::Any;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -63,7 +64,7 @@ pub fn start(jobs: Arc<Jobs>, mut pool: Pool, device: String, counts: Arc<Counts
     let on_error = counts.clone();
     let body = move || {
         while let Some((job, sink)) = jobs.next() {
-            let done = execute(job, &mut pool, &device);
+            let done = execute_caught(job, &mut pool, &device);
             if let Some(sink) = sink.and_then(|s| s.upgrade()) {
                 sink.completed(done);
             }
@@ -74,6 +75,16 @@ pub fn start(jobs: Arc<Jobs>, mut pool: Pool, device: String, counts: Arc<Counts
     std::thread::Builder::new().name("monel cpu queue".into()).spawn(body).map_err(|e| {
         on_error.threads.fetch_sub(1, Ordering::AcqRel);
         Error::System { what: "starting the software device's thread".into(), reason: e.to_string() }
+    })
+}
+
+/// As [`execute`]. What panics outside of a kernel (a mapping that cannot say its length) fails its submission, and the
+/// queue's thread goes on (contract E1).
+fn execute_caught(job: Job, pool: &mut Pool, device: &str) -> Done {
+    let (seq, began) = (job.seq, Instant::now());
+    catch_unwind(AssertUnwindSafe(|| execute(job, pool, device))).unwrap_or_else(|panic| {
+        let cause = Error::Kernel(format!("the device's thread panicked: {}", panic_message(panic.as_ref())));
+        Done { seq, result: Err((None, cause)), began, ended: Instant::now() }
     })
 }
 
