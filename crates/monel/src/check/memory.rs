@@ -12,6 +12,8 @@ const GUARD: usize = 64;
 /// A tensor's bytes between guards.
 pub(super) struct Memory {
     bytes: Vec<u8>,
+    /// Where addresses are a multiple of 64.
+    lead: usize,
     start: usize,
     /// The tensor as the op sees it.
     pub desc: Desc,
@@ -31,10 +33,11 @@ impl Memory {
     fn aligned(content: &[u8], desc: Desc, offset: usize, align: usize) -> Memory {
         let pattern = (0..content.len() + 2 * GUARD + 128).map(|i| (i as u8).wrapping_mul(37) ^ 0xa5);
         let mut bytes: Vec<u8> = pattern.collect();
+        let lead = bytes.as_ptr().align_offset(64);
         // a multiple of 64, plus the alignment of one element
-        let first = bytes.as_ptr().align_offset(64) + GUARD + align % 64;
+        let first = lead + GUARD + align % 64;
         bytes[first..first + content.len()].copy_from_slice(content);
-        Memory { bytes, start: first + offset, desc }
+        Memory { bytes, lead, start: first + offset, desc }
     }
 
     /// A tensor without content: the pattern of the guards runs through it.
@@ -51,6 +54,16 @@ impl Memory {
     pub(super) fn ptr(&mut self) -> *mut u8 {
         // SAFETY: `start` lies inside the allocation, which has guards on both sides.
         unsafe { self.bytes.as_mut_ptr().add(self.start) }
+    }
+
+    /// The bytes for a buffer of a device, whose start is aligned, and the tensor's offset there.
+    pub(super) fn image(&self) -> (&[u8], usize) {
+        (&self.bytes[self.lead..], self.start - self.lead)
+    }
+
+    /// Takes the bytes of such a buffer.
+    pub(super) fn take_image(&mut self, image: &[u8]) {
+        self.bytes[self.lead..].copy_from_slice(image);
     }
 
     /// Everything, guards included.

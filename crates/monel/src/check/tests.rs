@@ -7,7 +7,7 @@ use crate::kernel::{Call, Kernel, RefTensor};
 use crate::ops::{Op, cases};
 use crate::tensor::{DType, Desc};
 
-/// Runs every case; returns how many computed. Nothing may be refused: the cases say what the ops can do.
+/// Runs every case. Nothing may be refused: the cases say what the ops can do.
 fn run_all(isa: Isa) {
     let (mut bad, mut good) = (Vec::new(), 0);
     for case in cases() {
@@ -161,6 +161,49 @@ fn every_fault_is_caught() {
         let reason = fails(&doubled(fault)).unwrap_or_else(|| panic!("{fault:?} was not caught"));
         assert!(reason.contains(words), "{fault:?}: {reason}");
     }
+}
+
+#[test]
+fn the_software_device_computes_every_case() {
+    let report = run(&crate::device::open_cpu().unwrap(), &Filter::default());
+    let wrong: Vec<&Row> = report.results.iter().filter(|row| row.outcome != "ok").collect();
+    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), report.results.len());
+    assert_eq!((report.passed, report.failed, report.refused), (cases().len(), 0, 0));
+}
+
+#[test]
+fn faults_are_caught_through_a_device_too() {
+    let device = crate::device::open_cpu().unwrap();
+    let row = |case: &Case| run_cases(&device, [case]).results.remove(0);
+    let good = row(&doubled(Fault::None));
+    assert_eq!((good.outcome, good.error), ("ok", Some(0.0)), "{:?}", good.reason);
+    assert_eq!(good.shape, "Doubled(None) F32[7,5]");
+    for (fault, words) in [
+        (Fault::OffByOne, "expected"),
+        (Fault::Nan, "expected"),
+        (Fault::SkipsLastItem, "expected"),
+        (Fault::BeforeTheStart, "round the result"),
+        (Fault::WritesInput, "input 0"),
+        (Fault::Error, "wrong on purpose"),
+    ] {
+        let bad = row(&doubled(fault));
+        assert_eq!(bad.outcome, "failed", "{fault:?}");
+        assert!(bad.reason.as_ref().unwrap().contains(words), "{fault:?}: {:?}", bad.reason);
+    }
+    let strided = Operand::normal(DType::F32, &[7, 5]).permuted([1, 0, 2, 3]);
+    let refused = row(&Case::new(Doubled(Fault::None), DType::F32, vec![strided], Tolerance::Exact));
+    assert_eq!((refused.outcome, refused.reason.as_deref()), ("refused", Some("dense rows")));
+}
+
+#[test]
+fn filters_choose_by_op_and_type() {
+    let all = cases();
+    let count = |filter: Filter| all.iter().filter(|case| filter.accepts(case)).count();
+    assert_eq!(count(Filter::default()), all.len());
+    let copies = count(Filter { op: Some("COPY".into()), dtype: None });
+    let quantized = count(Filter { op: Some("copy".into()), dtype: Some(DType::Q4_0) });
+    assert!(0 < quantized && quantized < copies && copies < all.len());
+    assert_eq!(count(Filter { op: Some("cop".into()), dtype: None }), 0);
 }
 
 #[test]

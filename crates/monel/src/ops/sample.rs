@@ -15,7 +15,7 @@
 //!   SC 2011) with the seed as key and the position as counter: no state is kept. `(random · total) >> 32` falls into
 //!   the interval of one candidate.
 
-use super::pick::{self, PIECE, key, pieces, scratch_keys, select, value_of};
+use super::pick::{self, PIECE, pieces, scratch_keys, select, value_of};
 use super::unary::{exp, vectorized};
 use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
@@ -484,6 +484,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 #[cfg(test)]
 mod tests {
+    use super::pick::key;
     use super::*;
     use crate::check::{Outcome, run_direct};
     use crate::device::software::simd::Isa;
