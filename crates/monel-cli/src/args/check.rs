@@ -1,6 +1,6 @@
 //! `monel check`: whether a device computes right.
 
-use super::common::DeviceArgs;
+use super::common::{DeviceArgs, ThreadArgs};
 
 /// What `check` is told.
 #[allow(missing_docs)]
@@ -8,13 +8,13 @@ use super::common::DeviceArgs;
 #[command(about = "Check that a device computes right values", long_about = LONG_ABOUT,
           after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Only these ops, by their names
-    #[arg(short, long, value_name = "OP,...", value_delimiter = ',')]
-    pub op: Vec<String>,
+    /// Only this op, by its name
+    #[arg(short, long, value_name = "OP")]
+    pub op: Option<String>,
 
-    /// Only these tensor types, such as f32 or q4_k
-    #[arg(long = "type", value_name = "TYPE,...", value_delimiter = ',')]
-    pub types: Vec<String>,
+    /// Only this tensor type, such as f32 or q4_k
+    #[arg(long = "type", value_name = "TYPE")]
+    pub dtype: Option<String>,
 
     /// Print one JSON object with every case
     #[arg(long)]
@@ -22,6 +22,8 @@ pub struct Args {
 
     #[command(flatten)]
     pub device: DeviceArgs,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
 }
 
 const LONG_ABOUT: &str = "\
@@ -32,7 +34,7 @@ reference in double precision. A case is ok, failed (with its error and the tole
 const EXAMPLES: &str = "\
 EXAMPLES:
   monel check --device cpu
-  monel check --device vulkan -o mul_mat --type q4_k,q8_0
+  monel check --device vulkan -o mul_mat --type q4_k
   monel check --json | jq .failed";
 
 #[cfg(test)]
@@ -41,9 +43,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists() {
-        let args: Args = parse(&["-o", "add,mul_mat", "--type", "f32", "--device", "cpu"]).unwrap();
-        assert_eq!((args.op, args.types), (vec!["add".into(), "mul_mat".into()], vec!["f32".into()]));
-        assert!(parse::<Args>(&[]).unwrap().op.is_empty());
+    fn flags() {
+        let args: Args = parse(&["-o", "mul_mat", "--type", "f32", "--device", "cpu", "-t", "1"]).unwrap();
+        assert_eq!((args.op.as_deref(), args.dtype.as_deref()), (Some("mul_mat"), Some("f32")));
+        assert_eq!((args.device.device.as_deref(), args.threads.threads), (Some("cpu"), Some(1)));
+        let all: Args = parse(&[]).unwrap();
+        assert_eq!((all.op, all.dtype), (None, None));
     }
 }

@@ -12,6 +12,16 @@ pub enum Limit {
     Tokens(u32),
 }
 
+impl Limit {
+    /// The number, where there is a limit.
+    pub fn tokens(self) -> Option<usize> {
+        match self {
+            Self::Unlimited => None,
+            Self::Tokens(n) => Some(n as usize),
+        }
+    }
+}
+
 impl FromStr for Limit {
     type Err = String;
 
@@ -99,6 +109,7 @@ mod tests {
     fn limits_and_seeds() {
         assert_eq!("-1".parse(), Ok(Limit::Unlimited));
         assert_eq!("0".parse(), Ok(Limit::Tokens(0)));
+        assert_eq!((Limit::Unlimited.tokens(), Limit::Tokens(3).tokens()), (None, Some(3)));
         assert!("-3".parse::<Limit>().is_err_and(|e| e.contains("-1 for no limit")));
         assert_eq!("18446744073709551615".parse(), Ok(Seed::Fixed(u64::MAX)));
         assert_eq!("-1".parse(), Ok(Seed::Random));
