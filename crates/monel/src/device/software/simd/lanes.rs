@@ -23,9 +23,9 @@ pub(super) trait Lanes: Copy {
     unsafe fn div(self, o: Self) -> Self;
     /// `self * a + b`, rounded once.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
-    /// The larger one; `o` where either is NaN or both are equal.
+    /// The larger one; NaN where `o` is NaN.
     unsafe fn max(self, o: Self) -> Self;
-    /// The smaller one; `o` where either is NaN or both are equal.
+    /// The smaller one; NaN where `o` is NaN.
     unsafe fn min(self, o: Self) -> Self;
     unsafe fn abs(self) -> Self;
     /// The larger bit pattern: for magnitudes the larger number, and NaN wins.

@@ -22,6 +22,10 @@ use crate::quant::{BlockType, format::*, with_format};
 use std::arch::x86_64::*;
 use std::mem::offset_of;
 
+/// How far ahead of the decode path's reads memory is asked for: the hardware alone follows the streams of nearly all
+/// formats, but not of those whose segments have parts of odd sizes.
+const AHEAD: usize = 2048;
+
 /// How a format's packed codes become bytes for `vpdpbusd`.
 trait Unpack: Format {
     /// Scale of the unpacked bytes: 2 to the number of bits by which they are shifted up.
@@ -87,6 +91,12 @@ unsafe fn tile_by_columns<U: Unpack, const NC: usize>(p: &Product, tile: usize, 
             let header = header::<U>(w);
             for segment in 0..U::SEGMENTS {
                 let (scale, min) = scales::<U>(header, w, segment);
+                if NC < 12 {
+                    let ahead = w.wrapping_add(Layout::<U>::low(segment) + AHEAD);
+                    for line in 0..Layout::<U>::SEGMENT_BYTES.div_ceil(64) {
+                        _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64 * line).cast());
+                    }
+                }
                 // 16-value segments: two of them share an activation block.
                 let half = segment * U::SEGMENT % BLOCK;
                 let excess = match (U::SEGMENT == BLOCK, half) {
