@@ -15,7 +15,8 @@ fn stem(model: &str) -> &str {
 }
 
 /// Text as the reference decodes it: special tokens by name, begin and end left out.
-const AS_REFERENCE: DecodeOptions = DecodeOptions { remove_special: true, unparse_special: true, continues: false };
+const AS_REFERENCE: DecodeOptions =
+    DecodeOptions { remove_special: true, unparse_special: true, continues: false };
 
 fn streamed(tokenizer: &Tokenizer, ids: &[TokenId], options: DecodeOptions) -> String {
     let mut decoder = StreamDecoder::new(tokenizer, options);
@@ -132,7 +133,7 @@ fn prompts_get_one_begin() {
 fn texts_of_one_word_take_no_quadratic_time() {
     // Quadratic time would make this test run for hours, there is no need to measure it.
     let long = "a".repeat(1 << 20);
-    let mixed: String = (0..1 << 20).map(|i| char::from(b'a' + (i * i % 23) as u8)).collect();
+    let mixed: String = (0..1u64 << 20).map(|i| char::from(b'a' + (i * i % 23) as u8)).collect();
     let blanks = " ".repeat(1 << 20);
     let breaks = "\n".repeat(1 << 20);
     for model in [SMOLLM2, GEMMA3, QWEN25] {

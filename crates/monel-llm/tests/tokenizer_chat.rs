@@ -29,7 +29,10 @@ fn smollm2() {
          <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     );
     assert_eq!(
-        render(&[("system", "Be brief."), ("user", "Hi"), ("assistant", "Ho"), ("user", " \"x\" <y>\n")], false),
+        render(
+            &[("system", "Be brief."), ("user", "Hi"), ("assistant", "Ho"), ("user", " \"x\" <y>\n")],
+            false
+        ),
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n\
          <|im_start|>user\n \"x\" <y>\n<|im_end|>\n"
     );
@@ -38,7 +41,10 @@ fn smollm2() {
 #[test]
 fn smollm2_prompts_become_control_tokens() {
     let (Some(template), Some(tokenizer)) = (template(SMOLLM2), common::tokenizer(SMOLLM2)) else { return };
-    let text = template.unwrap().render(&messages(&[("system", "S"), ("user", "Hi")]), &ChatOptions::default()).unwrap();
+    let text = template
+        .unwrap()
+        .render(&messages(&[("system", "S"), ("user", "Hi")]), &ChatOptions::default())
+        .unwrap();
     let ids = tokenizer.encode_prompt(&text).unwrap();
     assert_eq!(ids.iter().filter(|&&id| id == 1).count(), 3);
     assert_eq!(ids.iter().filter(|&&id| id == 2).count(), 2);
@@ -56,10 +62,15 @@ fn qwen25() {
          <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     );
     let tools = serde_json::json!([{"type": "function", "function": {"name": "f", "description": "a < b"}}]);
-    let options =
-        ChatOptions { variables: vec![("tools".into(), tools)], add_generation_prompt: false, ..Default::default() };
+    let options = ChatOptions {
+        variables: vec![("tools".into(), tools)],
+        add_generation_prompt: false,
+        ..Default::default()
+    };
     assert_eq!(
-        template.render(&messages(&[("system", "S"), ("user", "Hi"), ("tool", "1"), ("tool", "2")]), &options).unwrap(),
+        template
+            .render(&messages(&[("system", "S"), ("user", "Hi"), ("tool", "1"), ("tool", "2")]), &options)
+            .unwrap(),
         "<|im_start|>system\nS\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n\
          You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n\
          {\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"a < b\"}}\n</tools>\n\n\

@@ -4,7 +4,9 @@ mod common;
 
 use common::{GEMMA3, QWEN25, SMOLLM2};
 use monel_gguf::{Metadata, StringArray, Value};
-use monel_llm::tokenizer::{DecodeOptions, StreamDecoder, Tokenizer, TokenizerError, VocabSource, pretokenize};
+use monel_llm::tokenizer::{
+    DecodeOptions, StreamDecoder, Tokenizer, TokenizerError, VocabSource, pretokenize,
+};
 use proptest::prelude::*;
 use std::sync::OnceLock;
 
@@ -15,7 +17,9 @@ const ALL: DecodeOptions = DecodeOptions { remove_special: false, unparse_specia
 fn alphabet() -> Vec<String> {
     let visible = |byte: u32| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut others = 0x100..;
-    (0..256).map(|byte| char::from_u32(if visible(byte) { byte } else { others.next().unwrap() }).unwrap().into()).collect()
+    (0..256)
+        .map(|byte| char::from_u32(if visible(byte) { byte } else { others.next().unwrap() }).unwrap().into())
+        .collect()
 }
 
 /// A byte-level vocabulary with every byte, some merges and special tokens.
@@ -81,6 +85,8 @@ proptest! {
 
     #[test]
     fn real_vocabularies_give_back_what_they_express(bytes in bytes(), special in any::<bool>()) {
+        // SentencePiece's own sign for a blank comes back as a blank.
+        prop_assume!(!bytes.windows(3).any(|window| window == "\u{2581}".as_bytes()));
         for tokenizer in real() {
             let ids = tokenizer.encode(&bytes, false, special).unwrap();
             prop_assert!(ids.iter().all(|&id| (id as usize) < tokenizer.len()));
@@ -255,6 +261,6 @@ fn files_that_are_wrong_are_refused_with_facts() {
     assert!(error.to_string().contains("tokenizer.ggml.tokens"), "{error}");
     assert_eq!(
         Tokenizer::from_gguf(&Metadata::new()).unwrap_err(),
-        TokenizerError::Missing { key: "tokenizer.ggml.tokens", model: String::new() }
+        TokenizerError::Missing { key: "tokenizer.ggml.model", model: String::new() }
     );
 }

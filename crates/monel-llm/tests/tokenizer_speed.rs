@@ -9,13 +9,20 @@ use monel_gguf::Gguf;
 use monel_llm::tokenizer::Tokenizer;
 use std::time::{Duration, Instant};
 
+/// Time this thread has been on a processor, where the system tells (Linux); other work on the machine counts less that way.
+fn processor_time() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
+}
+
 /// The middle of several runs.
 fn median(mut run: impl FnMut()) -> Duration {
     let mut times: Vec<Duration> = (0..7)
         .map(|_| {
-            let start = Instant::now();
+            let (start, before) = (Instant::now(), processor_time());
             run();
-            start.elapsed()
+            let wall = start.elapsed();
+            before.and_then(|before| Some(processor_time()? - before)).unwrap_or(wall)
         })
         .collect();
     times.sort();
@@ -31,7 +38,8 @@ fn text() -> Vec<u8> {
     }
     let reference = common::reference("greedy-SmolLM2-135M-Instruct.Q4_1.json");
     let prompts = reference["prompts"].as_array().unwrap().clone();
-    let prompts: Vec<u8> = prompts.iter().flat_map(|prompt| prompt["text"].as_str().unwrap().bytes()).collect();
+    let prompts: Vec<u8> =
+        prompts.iter().flat_map(|prompt| prompt["text"].as_str().unwrap().bytes()).collect();
     prompts.iter().copied().cycle().take(1 << 20).collect()
 }
 

@@ -65,7 +65,9 @@ impl Default for ChatOptions {
 #[non_exhaustive]
 pub enum ChatError {
     /// The model was not trained on conversations, or its file has lost the template.
-    #[error("the model file has no chat template (tokenizer.chat_template); it can only continue a text as it is")]
+    #[error(
+        "the model file has no chat template (tokenizer.chat_template); it can only continue a text as it is"
+    )]
     NoTemplate,
     /// The template is there, but is no text.
     #[error("the model's chat template can't be read: {reason}")]
@@ -126,12 +128,12 @@ impl ChatTemplate {
         environment.set_fuel(Some(FUEL));
         environment.add_filter("tojson", json::to_json);
         environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.clone())
+                .with_source(Raised(message)))
         });
-        environment.add_template_owned(NAME, source.to_owned()).map_err(|error| ChatError::Syntax {
-            line: error.line().unwrap_or(0),
-            reason: reason(&error),
-        })?;
+        environment
+            .add_template_owned(NAME, source.to_owned())
+            .map_err(|error| ChatError::Syntax { line: error.line().unwrap_or(0), reason: reason(&error) })?;
         Ok(ChatTemplate {
             environment,
             bos_token: bos_token.to_owned(),
@@ -201,7 +203,8 @@ fn strftime(format: &str, now: Option<SystemTime>) -> Result<String, minijinja::
         let time = jiff::Timestamp::try_from(now.unwrap_or_else(SystemTime::now))?;
         jiff::fmt::strtime::format(format, &time.to_zoned_datetime(jiff::tz::TimeZone::system()))
     };
-    written().map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}")))
+    written()
+        .map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}")))
 }
 
 /// The engine's error in our words.

@@ -5,7 +5,8 @@ use super::*;
 use std::time::Duration;
 
 fn render(source: &str, messages: &[(&str, &str)], options: &ChatOptions) -> Result<String, ChatError> {
-    let messages: Vec<Message> = messages.iter().map(|(role, content)| Message::new(*role, *content)).collect();
+    let messages: Vec<Message> =
+        messages.iter().map(|(role, content)| Message::new(*role, *content)).collect();
     ChatTemplate::new(source, "<s>", "</s>")?.render(&messages, options)
 }
 
@@ -104,8 +105,16 @@ fn python_ways() {
     let render = |source| render(source, &[("user", "  Hi ho ")], &ChatOptions::default()).unwrap();
     assert_eq!(render("{{ messages[0]['content'].strip().split(' ')[-1].upper() }}"), "HO");
     assert_eq!(render("{% for k, v in {'a': 1}.items() %}{{ k }}={{ v }}{% endfor %}"), "a=1");
-    assert_eq!(render("{% set n = namespace(x=0) %}{% for i in [1, 2, 3] %}{% if i == 3 %}{% break %}{% endif %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}"), "3");
-    assert_eq!(render("{{ {'b': [], 'a': {'c': 1}} | tojson(indent=2) }}"), "{\n  \"b\": [],\n  \"a\": {\n    \"c\": 1\n  }\n}");
+    assert_eq!(
+        render(
+            "{% set n = namespace(x=0) %}{% for i in [1, 2, 3] %}{% if i == 3 %}{% break %}{% endif %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}"
+        ),
+        "3"
+    );
+    assert_eq!(
+        render("{{ {'b': [], 'a': {'c': 1}} | tojson(indent=2) }}"),
+        "{\n  \"b\": [],\n  \"a\": {\n    \"c\": 1\n  }\n}"
+    );
     // Blocks on lines of their own leave nothing behind; one line break at the end goes.
     assert_eq!(render("  {% if true %}\n  x\n  {% endif %}\ny\n"), "  x\ny");
 }

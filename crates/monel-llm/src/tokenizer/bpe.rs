@@ -27,9 +27,16 @@ pub(super) struct Bpe {
 }
 
 impl Bpe {
-    pub(super) fn new(source: &VocabSource<'_>, vocab: &Vocab, whole_words: bool) -> Result<Bpe, TokenizerError> {
+    pub(super) fn new(
+        source: &VocabSource<'_>,
+        vocab: &Vocab,
+        whole_words: bool,
+    ) -> Result<Bpe, TokenizerError> {
         let Some(merges) = &source.merges else {
-            return Err(TokenizerError::Missing { key: "tokenizer.ggml.merges", model: source.model.to_owned() });
+            return Err(TokenizerError::Missing {
+                key: "tokenizer.ggml.merges",
+                model: source.model.to_owned(),
+            });
         };
         let tokens = vocab.len() as u32;
         let mut strings: HashMap<Vec<u8>, u32> = HashMap::new();
@@ -47,7 +54,9 @@ impl Bpe {
             // The first character is never the separator: it could be a space that is meant.
             let space = rule.iter().skip(1).position(|&byte| byte == b' ').map(|at| at + 1);
             let (Some((left, right)), Ok(order)) = (
-                space.and_then(|at| Some((rule.get(..at)?, rule.get(at + 1..).filter(|right| !right.is_empty())?))),
+                space.and_then(|at| {
+                    Some((rule.get(..at)?, rule.get(at + 1..).filter(|right| !right.is_empty())?))
+                }),
                 u32::try_from(index),
             ) else {
                 return Err(TokenizerError::BadMerge { index, text: printable(rule) });
@@ -143,7 +152,11 @@ mod tests {
     #[test]
     fn bad_rules_are_named() {
         for rule in ["", "ab", "a ", " b"] {
-            let source = VocabSource { merges: Some(vec![b"a b", rule.as_bytes()]), tokens: vec![b"a"], ..Default::default() };
+            let source = VocabSource {
+                merges: Some(vec![b"a b", rule.as_bytes()]),
+                tokens: vec![b"a"],
+                ..Default::default()
+            };
             let vocab = Vocab::new(&source, Spelling::ByteLevel).unwrap();
             let error = Bpe::new(&source, &vocab, false).unwrap_err();
             assert_eq!(error, TokenizerError::BadMerge { index: 1, text: rule.to_owned() });

@@ -52,12 +52,18 @@ impl Tokenizer {
     /// [`TokenizerError::IdOutOfRange`].
     pub fn decode_lossy(&self, ids: &[TokenId], options: DecodeOptions) -> Result<String, TokenizerError> {
         let bytes = self.decode(ids, options)?;
-        Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+        Ok(String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
     /// The part of the text that a token is. `start`: whether nothing of the text came before; the blank that the model
     /// puts in front of a text is not part of it.
-    fn text_of(&self, id: TokenId, options: DecodeOptions, start: &mut bool) -> Result<&[u8], TokenizerError> {
+    fn text_of(
+        &self,
+        id: TokenId,
+        options: DecodeOptions,
+        start: &mut bool,
+    ) -> Result<&[u8], TokenizerError> {
         let meaning = self.piece_bytes(id)?;
         let kind = self.kind(id)?;
         let text = match kind {

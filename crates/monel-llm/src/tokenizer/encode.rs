@@ -85,20 +85,26 @@ impl Tokenizer {
         match &self.model {
             Model::Bpe { rules, words } => {
                 for word in words.split(text) {
-                    remembering(&text[word], seen, out, |word, out| rules.encode(word, &self.vocab, merger, out));
+                    remembering(&text[word], seen, out, |word, out| {
+                        rules.encode(word, &self.vocab, merger, out)
+                    });
                 }
             }
             Model::SentencePiece(model) => match model.normalize(text, behind_special) {
                 Cow::Borrowed(text) => {
                     for word in model.words(text) {
-                        remembering(word, seen, out, |word, out| model.encode(word, &self.vocab, merger, out));
+                        remembering(word, seen, out, |word, out| {
+                            model.encode(word, &self.vocab, merger, out)
+                        });
                     }
                 }
                 // A text made here doesn't live as long as the words remembered by the caller.
                 Cow::Owned(text) => {
                     let mut seen = Seen::new();
                     for word in model.words(&text) {
-                        remembering(word, &mut seen, out, |word, out| model.encode(word, &self.vocab, merger, out));
+                        remembering(word, &mut seen, out, |word, out| {
+                            model.encode(word, &self.vocab, merger, out)
+                        });
                     }
                 }
             },

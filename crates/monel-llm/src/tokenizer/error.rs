@@ -7,7 +7,9 @@ use super::TokenId;
 #[non_exhaustive]
 pub enum TokenizerError {
     /// The file lacks something that this kind of tokenizer cannot work without.
-    #[error("the model file has no `{key}`, which a `{model}` tokenizer needs; the file is incomplete, convert the model again")]
+    #[error(
+        "the model file has no `{key}`, which a `{model}` tokenizer needs; the file is incomplete, convert the model again"
+    )]
     Missing {
         /// Metadata key.
         key: &'static str,
@@ -47,7 +49,9 @@ pub enum TokenizerError {
         found: usize,
     },
     /// The vocabulary is empty, or larger than ids or offsets can express.
-    #[error("a vocabulary of {tokens} tokens and {bytes} bytes can't be used; at least one token and less than 4 GiB are needed")]
+    #[error(
+        "a vocabulary of {tokens} tokens and {bytes} bytes can't be used; at least one token and less than 4 GiB are needed"
+    )]
     VocabularySize {
         /// Number of tokens.
         tokens: usize,

@@ -151,7 +151,10 @@ mod tests {
         let rules = Table(HashMap::from([((0, 0), join(0, 1)), ((1, 1), join(1, 2))]));
         let mut merger = Merger::default();
         let symbols: Vec<Symbol> = merger.run(b"aaaaa", (0..5).map(|_| (1, 0)), &rules).copied().collect();
-        assert_eq!(symbols.iter().map(|s| (s.start, s.len, s.id)).collect::<Vec<_>>(), [(0, 4, 2), (4, 1, 0)]);
+        assert_eq!(
+            symbols.iter().map(|s| (s.start, s.len, s.id)).collect::<Vec<_>>(),
+            [(0, 4, 2), (4, 1, 0)]
+        );
         assert_eq!(symbols[0].bytes(b"abcde"), b"abcd");
         assert_eq!(merger.run(b"", std::iter::empty(), &rules).count(), 0);
     }

@@ -76,7 +76,7 @@ pub struct Tokenizer {
 
 #[derive(Debug, Clone)]
 enum Model {
-    Bpe { rules: Bpe, words: PreTokenizer },
+    Bpe { rules: Box<Bpe>, words: PreTokenizer },
     SentencePiece(SentencePiece),
 }
 
@@ -144,12 +144,16 @@ impl Tokenizer {
         let named = vocab.iter().filter(|(_, kind, meaning)| {
             *kind == TokenKind::Control && END_NAMES.iter().any(|name| name.as_bytes() == *meaning)
         });
-        let mut end_of_generation: Vec<TokenId> =
-            named.map(|(id, ..)| id).chain([source.eos, source.eot, source.eom].into_iter().flatten()).collect();
+        let mut end_of_generation: Vec<TokenId> = named
+            .map(|(id, ..)| id)
+            .chain([source.eos, source.eot, source.eom].into_iter().flatten())
+            .collect();
         end_of_generation.sort_unstable();
         end_of_generation.dedup();
         let model = match words {
-            Some(words) => Model::Bpe { rules: Bpe::new(source, &vocab, words.whole_words)?, words },
+            Some(words) => {
+                Model::Bpe { rules: Box::new(Bpe::new(source, &vocab, words.whole_words)?), words }
+            }
             None => {
                 let space_prefix = source.add_space_prefix.unwrap_or(true);
                 Model::SentencePiece(SentencePiece::new(&vocab, space_prefix, source.unknown))
@@ -241,7 +245,10 @@ impl Tokenizer {
     /// The special token (control, user-defined or unknown) of this name; the lowest id of several.
     pub fn special_id(&self, name: &str) -> Option<TokenId> {
         let special = |kind| matches!(kind, TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown);
-        self.vocab.iter().find(|(_, kind, meaning)| special(*kind) && *meaning == name.as_bytes()).map(|(id, ..)| id)
+        self.vocab
+            .iter()
+            .find(|(_, kind, meaning)| special(*kind) && *meaning == name.as_bytes())
+            .map(|(id, ..)| id)
     }
 
     /// Whether this byte survives [`encode`](Self::encode) and [`decode`](Self::decode) wherever it stands. A byte-level

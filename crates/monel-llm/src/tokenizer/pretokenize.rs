@@ -45,7 +45,12 @@ const GPT2: (&str, Blanks) =
 const FALCON_PUNCTUATION: (&str, Blanks) = (r"[\p{P}$+<=>^~|`]+", Blanks::Keep);
 
 const TABLE: &[Family] = &[
-    Family { names: &["gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2"], rules: &[GPT2], whole_words: false, adds_bos: false },
+    Family {
+        names: &["gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2"],
+        rules: &[GPT2],
+        whole_words: false,
+        adds_bos: false,
+    },
     Family {
         names: &["default"],
         rules: &[
@@ -78,7 +83,12 @@ const TABLE: &[Family] = &[
         whole_words: false,
         adds_bos: false,
     },
-    Family { names: &["llama-bpe", "llama3", "llama-v3"], rules: &[LLAMA3], whole_words: true, adds_bos: true },
+    Family {
+        names: &["llama-bpe", "llama3", "llama-v3"],
+        rules: &[LLAMA3],
+        whole_words: true,
+        adds_bos: true,
+    },
     Family { names: &["dbrx", "smaug-bpe", "glm4"], rules: &[LLAMA3], whole_words: false, adds_bos: false },
     Family {
         names: &["gpt-4o", "llama4"],

@@ -164,7 +164,13 @@ mod tests {
 
     #[test]
     fn what_has_no_token_is_spelled_or_unknown() {
-        let mut tokens = vec![("a", 0.0, 1), ("<unk>", 0.0, 2), ("<0xC3>", 0.0, 6), ("<0xA9>", 0.0, 6), ("<0xFF>", 0.0, 6)];
+        let mut tokens = vec![
+            ("a", 0.0, 1),
+            ("<unk>", 0.0, 2),
+            ("<0xC3>", 0.0, 6),
+            ("<0xA9>", 0.0, 6),
+            ("<0xFF>", 0.0, 6),
+        ];
         let some = vocab(&tokens);
         let model = SentencePiece::new(&some, false, Some(1));
         assert_eq!(encode(&model, &some, "aé".as_bytes()), [0, 2, 3]);
@@ -181,7 +187,9 @@ mod tests {
     fn words_end_where_no_token_reaches_across() {
         let vocab = vocab(&[("a", 0.0, 1), ("\u{2581}a", 0.0, 1), (">\u{2581}b", 0.0, 1)]);
         let model = SentencePiece::new(&vocab, false, None);
-        let words = |text: &'static str| model.words(text.as_bytes()).map(|w| std::str::from_utf8(w).unwrap()).collect::<Vec<_>>();
+        let words = |text: &'static str| {
+            model.words(text.as_bytes()).map(|w| std::str::from_utf8(w).unwrap()).collect::<Vec<_>>()
+        };
         assert_eq!(words("ab cd  e> f g "), ["ab", " cd", "  e> f", " g", " "]);
         assert_eq!(words(""), [""; 0]);
     }

@@ -31,7 +31,8 @@ pub(super) struct SpecialTokens {
 impl SpecialTokens {
     pub(super) fn new(vocab: &Vocab) -> Result<SpecialTokens, TokenizerError> {
         let of = |kinds: &[TokenKind]| {
-            let tokens = vocab.iter().filter(|(_, kind, meaning)| kinds.contains(kind) && !meaning.is_empty());
+            let tokens =
+                vocab.iter().filter(|(_, kind, meaning)| kinds.contains(kind) && !meaning.is_empty());
             Finder::new(tokens.map(|(id, _, meaning)| (id, meaning)).collect())
         };
         Ok(SpecialTokens {
@@ -75,7 +76,10 @@ impl Finder {
             (true, _) => None,
             (false, Ok(automaton)) => Some(automaton),
             (false, Err(error)) => {
-                return Err(TokenizerError::Build { part: "special token finder", reason: error.to_string() });
+                return Err(TokenizerError::Build {
+                    part: "special token finder",
+                    reason: error.to_string(),
+                });
             }
         };
         Ok(Finder { automaton, ids: tokens.into_iter().map(|(id, _)| id).collect(), starts })
@@ -149,8 +153,11 @@ mod tests {
                     finer.push(fragment);
                     continue;
                 };
-                let token_at = |window: &[u8]| tokens.iter().find(|token| token.1 == window).map(|token| token.0);
-                while let Some((at, id)) = rest.windows(len).enumerate().find_map(|(at, w)| Some((at, token_at(w)?))) {
+                let token_at =
+                    |window: &[u8]| tokens.iter().find(|token| token.1 == window).map(|token| token.0);
+                while let Some((at, id)) =
+                    rest.windows(len).enumerate().find_map(|(at, w)| Some((at, token_at(w)?)))
+                {
                     finer.extend([Fragment::Text(&rest[..at]), Fragment::Special(id)]);
                     rest = &rest[at + len..];
                 }

@@ -166,14 +166,19 @@ impl Vocab {
                 };
                 match self.bytes[usize::from(byte)] {
                     Some(first) => {
-                        return Err(TokenizerError::DuplicateToken { first, second: id, text: printable(text) });
+                        return Err(TokenizerError::DuplicateToken {
+                            first,
+                            second: id,
+                            text: printable(text),
+                        });
                     }
                     None => self.bytes[usize::from(byte)] = Some(id),
                 }
             }
             TokenKind::Normal if !text.is_empty() => {
                 let Vocab { arena, offsets, pieces, hasher, .. } = self;
-                let slice = |id: TokenId| &arena[offsets[id as usize] as usize..offsets[id as usize + 1] as usize];
+                let slice =
+                    |id: TokenId| &arena[offsets[id as usize] as usize..offsets[id as usize + 1] as usize];
                 let meaning = slice(id);
                 let hash = |id: TokenId| hasher.hash_one(slice(id));
                 match pieces.entry(hash(id), |&other| slice(other) == meaning, |&other| hash(other)) {
@@ -184,7 +189,11 @@ impl Vocab {
                     hashbrown::hash_table::Entry::Occupied(other) => {
                         let first = *other.get();
                         if source.tokens[first as usize] == text {
-                            return Err(TokenizerError::DuplicateToken { first, second: id, text: printable(text) });
+                            return Err(TokenizerError::DuplicateToken {
+                                first,
+                                second: id,
+                                text: printable(text),
+                            });
                         }
                     }
                 }
@@ -238,7 +247,10 @@ impl Vocab {
 
 impl std::fmt::Debug for Vocab {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Vocab").field("tokens", &self.len()).field("bytes", &self.arena.len()).finish_non_exhaustive()
+        f.debug_struct("Vocab")
+            .field("tokens", &self.len())
+            .field("bytes", &self.arena.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -307,7 +319,9 @@ mod tests {
 
     #[test]
     fn refuses_what_cannot_be_meant() {
-        let build = |tokens: &[&str], types: &[i32]| Vocab::new(&source(tokens, types), Spelling::ByteLevel).unwrap_err();
+        let build = |tokens: &[&str], types: &[i32]| {
+            Vocab::new(&source(tokens, types), Spelling::ByteLevel).unwrap_err()
+        };
         assert_eq!(build(&[], &[]), TokenizerError::VocabularySize { tokens: 0, bytes: 0 });
         assert_eq!(
             build(&["a", "b"], &[1]),

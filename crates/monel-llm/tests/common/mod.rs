@@ -46,12 +46,14 @@ pub fn model_path(name: &str) -> Option<PathBuf> {
 
 /// A model file, opened, if it is on this machine.
 pub fn model(name: &str) -> Option<Gguf> {
-    model_path(name).map(|path| Gguf::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+    model_path(name)
+        .map(|path| Gguf::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
 /// The tokenizer of a model, if its file is on this machine.
 pub fn tokenizer(name: &str) -> Option<Tokenizer> {
-    model(name).map(|file| Tokenizer::from_gguf(file.metadata()).unwrap_or_else(|error| panic!("{name}: {error}")))
+    model(name)
+        .map(|file| Tokenizer::from_gguf(file.metadata()).unwrap_or_else(|error| panic!("{name}: {error}")))
 }
 
 /// One of the files in `tests/reference`.
