@@ -108,10 +108,17 @@ fn scaling(metadata: &Metadata, arch: &str, context: usize) -> Result<RopeScalin
     }
     match kind {
         "none" => Ok(RopeScaling::None),
-        "linear" => Ok(RopeScaling::Linear { factor }),
+        "linear" => Ok(RopeScaling::Linear(factor)),
         "yarn" => {
             let original = metadata.get_u32(&key("original_context_length"))?.map_or(context, |n| n as usize);
-            Ok(RopeScaling::yarn(factor, original))
+            Ok(RopeScaling::Yarn {
+                factor,
+                original_context: original,
+                beta_fast: metadata.get_f32(&key("yarn_beta_fast"))?.unwrap_or(32.0),
+                beta_slow: metadata.get_f32(&key("yarn_beta_slow"))?.unwrap_or(1.0),
+                ext_factor: metadata.get_f32(&key("yarn_ext_factor"))?.unwrap_or(1.0),
+                attn_factor: metadata.get_f32(&key("attn_factor"))?.unwrap_or(1.0),
+            })
         }
         other => Err(Error::Metadata {
             key: key("type"),

@@ -25,7 +25,7 @@ mod unary;
 
 pub use binary::{Binary, BinaryKind};
 pub use copy::Copy;
-pub use flash_attention::FlashAttention;
+pub use flash_attention::{FlashAttention, Masking};
 pub use glu::{Glu, GluKind};
 pub use matmul::MatMul;
 pub use norm::{LayerNorm, RmsNorm};

@@ -118,8 +118,13 @@ impl Op for SetRows {
                 format!("a place, rows and ids, found {} inputs", inputs.len()),
             ));
         };
-        if rows.dtype != DType::F32 || rows.ne[0] != place.ne[0] || rows.ne[2..] != place.ne[2..] {
-            return Err(Error::shape("set_rows", format!("F32 rows that fit into {place}, found {rows}")));
+        let types = rows.dtype == DType::F32 && place.dtype != DType::I32
+            || [rows.dtype, place.dtype] == [DType::I32; 2];
+        if !types || rows.ne[0] != place.ne[0] || rows.ne[2..] != place.ne[2..] {
+            return Err(Error::shape(
+                "set_rows",
+                format!("F32 rows (I32 for an I32 place) that fit into {place}, found {rows}"),
+            ));
         }
         let repeats = |d: usize| ids.ne[d - 1] != 0 && rows.ne[d].is_multiple_of(ids.ne[d - 1]);
         let fits = ids.ne[0] == rows.ne[1] && repeats(2) && repeats(3) && ids.ne[3] == 1;
@@ -134,8 +139,8 @@ impl Op for SetRows {
 
     fn supports(&self, inputs: &[Desc], _: &Desc) -> Result<(), String> {
         let (place, rows) = (&inputs[0], &inputs[1]);
-        if place.dtype.block().is_none() || !place.has_dense_rows() {
-            return Err(format!("a place of floats or blocks with dense rows, found {place}"));
+        if place.dtype.block().is_none() && place.dtype != DType::I32 || !place.has_dense_rows() {
+            return Err(format!("a place of floats, blocks or I32 with dense rows, found {place}"));
         }
         if !rows.has_dense_rows() {
             return Err(format!("dense rows, found {rows}"));
@@ -164,7 +169,7 @@ impl Op for SetRows {
                 if items.contains(&(to % parts)) {
                     let [_, r1, r2, _] = place.desc.ne;
                     // SAFETY: the row belongs to the item `to % parts`.
-                    unsafe { write_row(worker.isa, rows.row(r), &place, to + r1 * (at[1] + r2 * at[2]))? };
+                    unsafe { write_row(worker.isa, &rows, r, &place, to + r1 * (at[1] + r2 * at[2]))? };
                 }
             }
             Ok(())
@@ -185,10 +190,10 @@ impl Op for SetRows {
     }
 }
 
-/// What a type keeps of a row: for blocks, what the format's own quantizer stores.
+/// What a type keeps of a row: numbers rounded from f32, and for blocks what the format's own quantizer stores.
 fn stored(dtype: DType, row: &[f64]) -> Vec<f64> {
     let mut out = row.to_vec();
-    if let Some(block) = dtype.block().filter(|_| dtype.is_quantized()) {
+    if let Some(block) = dtype.block().filter(|_| dtype != DType::F32) {
         let floats: Vec<f32> = row.iter().map(|&x| x as f32).collect();
         let mut bytes = vec![0; dtype.row_bytes(row.len())];
         let done = quant::quantize_row(block, &floats, &mut bytes)
@@ -213,9 +218,14 @@ fn id(ids: &Input, [i, i2, i3]: [usize; 3]) -> i64 {
 ///
 /// # Safety
 /// The row belongs to the item being run.
-unsafe fn write_row(isa: Isa, row: &[f32], place: &Output, r: usize) -> Result<()> {
+unsafe fn write_row(isa: Isa, rows: &Input, from: usize, place: &Output, r: usize) -> Result<()> {
     // SAFETY: passed on to the caller.
     unsafe {
+        if place.desc.dtype == DType::I32 {
+            place.row_mut::<i32>(r).copy_from_slice(rows.row(from));
+            return Ok(());
+        }
+        let row: &[f32] = rows.row(from);
         match place.desc.dtype {
             DType::F32 => place.row_mut::<f32>(r).copy_from_slice(row),
             DType::F16 => simd::f32_to_f16(isa, row, place.row_mut::<u16>(r)),
@@ -293,6 +303,8 @@ fn set_cases() -> Vec<Case> {
     let ids = |m, rows| Operand::normal(DType::I32, &[m]).fill(Fill::Ints(0, rows));
     set(Operand::normal(DType::F16, &[77, 9]), rows(&[80, 6]).slice(0, 2, 77), ids(6, 9));
     set(Operand::normal(DType::F16, &[256, 9]).slice(0, 64, 128), rows(&[128, 6]), ids(6, 9));
+    let whole = |ne: &[usize]| Operand::normal(DType::I32, ne).fill(Fill::Ints(-9, 1 << 30));
+    set(whole(&[1, 30]), whole(&[1, 7]), Operand::normal(DType::I32, &[7]).fill(Fill::Ints(0, 30)));
     set(Operand::normal(DType::BF16, &[1, 9]), rows(&[1, 6]), ids(6, 9));
     set(Operand::normal(DType::F16, &[192, 2048]), rows(&[192, 512]), ids(512, 2048));
     cases
