@@ -5,6 +5,9 @@
 //! (`WIDEN`), which is where the speed comes from. Codes stay at the bottom of the byte for that reason, and their
 //! centre is taken out as an integer per segment, from the activation block's `excess`. Eight-bit weights would
 //! overflow: they run as magnitude times signed activation, widened at once.
+//!
+//! Sixteen registers hold the sums of few columns, too few to pay for unpacking the weights. So each unpacked segment
+//! serves several panels of columns in turn, and the totals go through the first-level cache.
 
 mod q4;
 mod q5;
@@ -27,9 +30,6 @@ trait Unpack: Format {
         6 => 2,
         _ => 1,
     };
-    /// Column counts of the panels, widest first: what fits into 16 registers.
-    const PANELS: &'static [usize] = if Self::BITS == 4 { &[6, 4, 2, 1] } else { &[4, 2, 1] };
-
     /// Rows 8 `half` to 8 `half` + 7 of groups `2 * pair` and `2 * pair + 1` of a segment of the block at `block`.
     ///
     /// # Safety
@@ -37,112 +37,68 @@ trait Unpack: Format {
     unsafe fn pair(block: *const u8, segment: usize, pair: usize, half: usize) -> [__m256i; 2];
 }
 
-/// Scales and minima of a block, before the segments' factors.
-#[derive(Clone, Copy)]
-struct Header {
-    d: __m256,
-    m: __m256,
-}
-
+/// The rows' scales and minima of one segment of a half.
 #[inline(always)]
-unsafe fn header<U: Unpack>(block: *const u8, half: usize) -> Header {
+unsafe fn scales<U: Unpack>(block: *const u8, segment: usize, half: usize) -> (__m256, __m256) {
     // SAFETY: the caller's: AVX2 and F16C, and a whole packed block.
     unsafe {
         let eight = |at: usize| _mm256_cvtph_ps(_mm_loadu_si128(block.add(at + 16 * half).cast()));
-        Header { d: eight(D), m: if U::HAS_MIN { eight(M) } else { _mm256_setzero_ps() } }
-    }
-}
-
-/// The rows' scales and minima of one segment.
-#[inline(always)]
-unsafe fn scales<U: Unpack>(
-    header: Header,
-    block: *const u8,
-    segment: usize,
-    half: usize,
-) -> (__m256, __m256) {
-    if !Layout::<U>::SUB_SCALES {
-        return (header.d, header.m);
-    }
-    // SAFETY: as in `header`.
-    unsafe {
+        let (d, m) = (eight(D), if U::HAS_MIN { eight(M) } else { _mm256_setzero_ps() });
+        if !Layout::<U>::SUB_SCALES {
+            return (d, m);
+        }
         let bytes = |at: usize| _mm_loadl_epi64(block.add(at + 16 * segment + 8 * half).cast());
         let scale = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes(SCALES)));
-        let min = match U::HAS_MIN {
-            true => _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes(Layout::<U>::MINS))),
-            false => header.m,
-        };
-        (_mm256_mul_ps(header.d, scale), _mm256_mul_ps(header.m, min))
+        if !U::HAS_MIN {
+            return (_mm256_mul_ps(d, scale), m);
+        }
+        let min = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes(Layout::<U>::MINS)));
+        (_mm256_mul_ps(d, scale), _mm256_mul_ps(m, min))
     }
 }
 
-/// Half a tile times `NC` columns.
+/// Columns whose sums are in registers together.
+const PANEL: usize = 4;
+
+/// Panels that share one unpacked segment of weights; their totals stay in the first-level cache.
+const PANELS: usize = 6;
+
+/// How far ahead of the decode path's reads memory is asked for.
+const AHEAD: usize = 2048;
+
+/// `HALVES` halves of a tile, from half `first` on, times `PANELS` panels of `NC` columns.
 ///
 /// # Safety
-/// As [`super::super::gemm_packed`], for half `half` of tile `tile` and columns `col..col + NC`.
+/// As [`super::super::gemm_packed`], for these halves of tile `tile` and columns `col..col + NC * PANELS`.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn half_by_columns<U: Unpack, const NC: usize>(p: &Product, tile: usize, half: usize, col: usize) {
+unsafe fn halves_by_columns<U: Unpack, const HALVES: usize, const NC: usize, const PANELS: usize>(
+    p: &Product,
+    tile: usize,
+    first: usize,
+    col: usize,
+) {
     // SAFETY: offsets stay inside the tile, the columns' rows and the valid rows of the output.
     unsafe {
         let mut w = p.w.add(tile * p.tile_bytes);
         let mut acts = p.acts.add(col * p.act_stride);
-        let mut totals = [_mm256_setzero_ps(); NC];
-        let ones = _mm256_set1_epi16(1);
+        let mut totals = [[[_mm256_setzero_ps(); NC]; PANELS]; HALVES];
         for _ in 0..p.k / U::VALUES {
-            let header = header::<U>(w, half);
             for segment in 0..U::SEGMENTS {
-                let (scale, min) = scales::<U>(header, w, segment, half);
-                // 16-value segments: two of them share an activation block.
-                let first = segment * U::SEGMENT % BLOCK;
-                let excess = match (U::SEGMENT == BLOCK, first) {
-                    (true, _) => offset_of!(ActBlock, excess),
-                    (false, 0) => offset_of!(ActBlock, excess_half),
-                    (false, _) => offset_of!(ActBlock, excess_half) + 4,
-                };
-                let column = |c: usize| acts.add(c * p.act_stride);
-                let int =
-                    |c: usize, at: usize| _mm256_set1_epi32(column(c).add(at).cast::<i32>().read_unaligned());
-                let float =
-                    |c: usize, at: usize| _mm256_set1_ps(column(c).add(at).cast::<f32>().read_unaligned());
-
-                let mut sums = [_mm256_setzero_si256(); NC];
-                let mut narrow = [_mm256_setzero_si256(); NC];
-                for pair in 0..Layout::<U>::GROUPS / 2 {
-                    let codes = U::pair(w, segment, pair, half);
-                    for (odd, codes) in codes.into_iter().enumerate() {
-                        let at = first + 8 * pair + 4 * odd;
-                        for (c, (sum, narrow)) in sums.iter_mut().zip(&mut narrow).enumerate() {
-                            if U::WIDEN == 1 {
-                                let signed = _mm256_sign_epi8(int(c, at), codes);
-                                let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), signed);
-                                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
-                            } else {
-                                let pairs = _mm256_maddubs_epi16(codes, int(c, at));
-                                let fresh = (2 * pair + odd).is_multiple_of(U::WIDEN);
-                                *narrow = if fresh { pairs } else { _mm256_add_epi16(*narrow, pairs) };
-                            }
-                        }
-                    }
-                    if U::WIDEN > 1 && (2 * pair + 2).is_multiple_of(U::WIDEN) {
-                        for (sum, narrow) in sums.iter_mut().zip(narrow) {
-                            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(narrow, ones));
-                        }
+                if PANELS == 1 {
+                    let ahead = w.wrapping_add(Layout::<U>::low(segment) + AHEAD);
+                    for line in 0..Layout::<U>::SEGMENT_BYTES.div_ceil(64) {
+                        _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64 * line).cast());
                     }
                 }
-                for (c, (total, mut sum)) in totals.iter_mut().zip(sums).enumerate() {
-                    if !U::HAS_MIN && U::WIDEN > 1 {
-                        // From excess-128 to the code's own centre.
-                        let offset = match U::BITS {
-                            4 => _mm256_srai_epi32::<4>(int(c, excess)),
-                            5 => _mm256_srai_epi32::<3>(int(c, excess)),
-                            _ => _mm256_srai_epi32::<2>(int(c, excess)),
-                        };
-                        sum = _mm256_add_epi32(sum, offset);
+                for (half, totals) in (first..).zip(&mut totals) {
+                    let scales = scales::<U>(w, segment, half);
+                    let mut codes = [[_mm256_setzero_si256(); 2]; 4];
+                    for (pair, codes) in codes[..Layout::<U>::GROUPS / 2].iter_mut().enumerate() {
+                        *codes = U::pair(w, segment, pair, half);
                     }
-                    let scale = _mm256_mul_ps(scale, float(c, offset_of!(ActBlock, d)));
-                    *total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, *total);
-                    if U::HAS_MIN {
-                        *total = _mm256_fmadd_ps(min, float(c, offset_of!(ActBlock, d_sum)), *total);
+                    for (panel, totals) in totals.iter_mut().enumerate() {
+                        let acts = acts.add(panel * NC * p.act_stride);
+                        add::<U, NC>(&codes, scales, segment, acts, p.act_stride, totals);
                     }
                 }
                 if (segment + 1) * U::SEGMENT % BLOCK == 0 {
@@ -151,16 +107,83 @@ unsafe fn half_by_columns<U: Unpack, const NC: usize>(p: &Product, tile: usize, 
             }
             w = w.add(Layout::<U>::BLOCK_BYTES);
         }
-        let rows = (p.rows_of(tile) - 8 * half).min(8);
-        for (c, total) in totals.into_iter().enumerate() {
-            let to = p.out.add((col + c) * p.out_stride + tile * TILE_ROWS + 8 * half);
-            if rows == 8 {
-                _mm256_storeu_ps(to, total);
-            } else {
-                let mut eight = [0f32; 8];
-                _mm256_storeu_ps(eight.as_mut_ptr(), total);
-                std::ptr::copy_nonoverlapping(eight.as_ptr(), to, rows);
+        for (half, totals) in (first..).zip(&totals) {
+            let rows = p.rows_of(tile).saturating_sub(8 * half).min(8);
+            for (c, &total) in totals.as_flattened().iter().enumerate() {
+                // Not dereferenced where the half has no rows.
+                let to = p.out.wrapping_add((col + c) * p.out_stride + tile * TILE_ROWS + 8 * half);
+                if rows == 8 {
+                    _mm256_storeu_ps(to, total);
+                } else {
+                    let mut eight = [0f32; 8];
+                    _mm256_storeu_ps(eight.as_mut_ptr(), total);
+                    std::ptr::copy_nonoverlapping(eight.as_ptr(), to, rows);
+                }
             }
+        }
+    }
+}
+
+/// Adds one segment's products with `NC` columns, whose activation blocks begin at `acts`.
+#[inline(always)]
+unsafe fn add<U: Unpack, const NC: usize>(
+    codes: &[[__m256i; 2]; 4],
+    (scale, min): (__m256, __m256),
+    segment: usize,
+    acts: *const u8,
+    stride: usize,
+    totals: &mut [__m256; NC],
+) {
+    // SAFETY: the caller's: AVX2, and an activation block in each of the columns.
+    unsafe {
+        let ones = _mm256_set1_epi16(1);
+        // 16-value segments: two of them share an activation block.
+        let first = segment * U::SEGMENT % BLOCK;
+        let int =
+            |c: usize, at: usize| _mm256_set1_epi32(acts.add(c * stride + at).cast::<i32>().read_unaligned());
+        let float =
+            |c: usize, at: usize| _mm256_set1_ps(acts.add(c * stride + at).cast::<f32>().read_unaligned());
+
+        let mut sums = [_mm256_setzero_si256(); NC];
+        let mut narrow = [_mm256_setzero_si256(); NC];
+        for group in 0..Layout::<U>::GROUPS {
+            let codes = codes[group / 2][group % 2];
+            for (c, (sum, narrow)) in sums.iter_mut().zip(&mut narrow).enumerate() {
+                let x = int(c, first + 4 * group);
+                if U::WIDEN == 1 {
+                    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
+                    continue;
+                }
+                let pairs = _mm256_maddubs_epi16(codes, x);
+                *narrow =
+                    if group.is_multiple_of(U::WIDEN) { pairs } else { _mm256_add_epi16(*narrow, pairs) };
+                if (group + 1).is_multiple_of(U::WIDEN) {
+                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*narrow, ones));
+                }
+            }
+        }
+        for (c, (total, mut sum)) in totals.iter_mut().zip(sums).enumerate() {
+            if !U::HAS_MIN && U::WIDEN > 1 {
+                let excess = match (U::SEGMENT == BLOCK, first) {
+                    (true, _) => int(c, offset_of!(ActBlock, excess)),
+                    (false, 0) => int(c, offset_of!(ActBlock, excess_half)),
+                    (false, _) => int(c, offset_of!(ActBlock, excess_half) + 4),
+                };
+                // From excess-128 to the code's own centre.
+                let offset = match U::BITS {
+                    4 => _mm256_srai_epi32::<4>(excess),
+                    5 => _mm256_srai_epi32::<3>(excess),
+                    _ => _mm256_srai_epi32::<2>(excess),
+                };
+                sum = _mm256_add_epi32(sum, offset);
+            }
+            let scale = _mm256_mul_ps(scale, float(c, offset_of!(ActBlock, d)));
+            let mut new = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, *total);
+            if U::HAS_MIN {
+                new = _mm256_fmadd_ps(min, float(c, offset_of!(ActBlock, d_sum)), new);
+            }
+            *total = new; // once: it lies in memory
         }
     }
 }
@@ -170,16 +193,22 @@ unsafe fn half_by_columns<U: Unpack, const NC: usize>(p: &Product, tile: usize, 
 /// # Safety
 /// As [`super::super::gemm_packed`]; the machine has AVX2, FMA and F16C.
 pub(in super::super) unsafe fn gemm(ty: BlockType, p: &Product) {
-    with_format!(ty, F => p.for_each_piece(F::PANELS, |tile, col, columns| {
-        for half in 0..p.rows_of(tile).div_ceil(8) {
-            // SAFETY: the caller's promise; the pieces lie inside the product.
-            unsafe {
-                match columns {
-                    6 => half_by_columns::<F, 6>(p, tile, half, col),
-                    4 => half_by_columns::<F, 4>(p, tile, half, col),
-                    2 => half_by_columns::<F, 2>(p, tile, half, col),
-                    _ => half_by_columns::<F, 1>(p, tile, half, col),
+    const WIDE: usize = PANEL * PANELS;
+    with_format!(ty, F => p.for_each_piece(&[WIDE, PANEL, 2, 1], |tile, col, columns| {
+        // SAFETY: the caller's promise; the pieces lie inside the product.
+        unsafe {
+            match columns {
+                WIDE | PANEL => {
+                    for half in 0..p.rows_of(tile).div_ceil(8) {
+                        match columns {
+                            WIDE => halves_by_columns::<F, 1, PANEL, PANELS>(p, tile, half, col),
+                            _ => halves_by_columns::<F, 1, PANEL, 1>(p, tile, half, col),
+                        }
+                    }
                 }
+                // Few columns are about reading memory: once, and whole cache lines.
+                2 => halves_by_columns::<F, 2, 2, 1>(p, tile, 0, col),
+                _ => halves_by_columns::<F, 2, 1, 1>(p, tile, 0, col),
             }
         }
     }), else {});
