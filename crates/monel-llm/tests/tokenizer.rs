@@ -1,4 +1,5 @@
 //! Against the ids that llama.cpp gives for the same strings (`tests/reference/tokenize-*.json`), on the real vocabularies.
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod common;
 

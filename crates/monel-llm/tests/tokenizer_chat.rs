@@ -1,4 +1,5 @@
 //! The templates of real models, against texts written by hand from them.
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod common;
 

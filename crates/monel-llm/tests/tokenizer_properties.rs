@@ -1,4 +1,5 @@
 //! What holds for any text, and for any description of a vocabulary.
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod common;
 

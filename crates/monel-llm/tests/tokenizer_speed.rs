@@ -1,6 +1,7 @@
 //! How fast, on the real vocabularies. Only shown, never judged: run with
 //! `cargo test --release -p monel-llm --test tokenizer_speed -- --ignored --nocapture --test-threads 1`.
 //! `MONEL_TEST_TEXT` names the text; without it the text is made of the prompts of the references.
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod common;
 

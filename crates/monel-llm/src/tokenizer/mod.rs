@@ -77,7 +77,7 @@ pub struct Tokenizer {
 #[derive(Debug, Clone)]
 enum Model {
     Bpe { rules: Box<Bpe>, words: PreTokenizer },
-    SentencePiece(SentencePiece),
+    SentencePiece(Box<SentencePiece>),
 }
 
 impl Tokenizer {
@@ -156,7 +156,7 @@ impl Tokenizer {
             }
             None => {
                 let space_prefix = source.add_space_prefix.unwrap_or(true);
-                Model::SentencePiece(SentencePiece::new(&vocab, space_prefix, source.unknown))
+                Model::SentencePiece(Box::new(SentencePiece::new(&vocab, space_prefix, source.unknown)))
             }
         };
         Ok(Tokenizer {
