@@ -105,14 +105,17 @@ impl Op for Doubled {
                     _ => 0.0,
                 };
                 let end = out.desc.row_offset(r) + out.desc.dtype.row_bytes(out.desc.ne[0]);
+                // Counted up rather than flipped: an even number of faults must not undo itself.
+                // SAFETY: called with addresses inside the test's allocations.
+                let spoil = |p: *mut u8| unsafe { p.write(p.read().wrapping_add(1)) };
                 // SAFETY: the test's memory has guards on both sides; that they are touched is the fault.
                 unsafe {
                     match fault {
-                        Fault::OneBitOff => *out.ptr().add(end - 4) ^= 1,
-                        Fault::PastTheEnd => *out.ptr().add(end) ^= 1,
-                        Fault::BeforeTheStart => *out.ptr().sub(1) ^= 1,
-                        Fault::WritesInput => *x.ptr().cast_mut() ^= 1,
-                        Fault::WritesPastScratch => *scratch.ptr().add(64) ^= 1,
+                        Fault::OneBitOff => spoil(out.ptr().add(end - 4)),
+                        Fault::PastTheEnd => spoil(out.ptr().add(end)),
+                        Fault::BeforeTheStart => spoil(out.ptr().sub(1)),
+                        Fault::WritesInput => spoil(x.ptr().cast_mut()),
+                        Fault::WritesPastScratch => spoil(scratch.ptr().add(64)),
                         _ => {}
                     }
                 }
