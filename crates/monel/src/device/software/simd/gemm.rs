@@ -111,9 +111,11 @@ pub unsafe fn gemm_packed(
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => super::x86::avx2::gemm(ty, &p),
             #[cfg(target_arch = "aarch64")]
-            Level::Neon => super::neon::gemm::<false>(ty, &p),
+            Level::Neon => super::neon::gemm(ty, &p, super::neon::Step::Baseline),
             #[cfg(target_arch = "aarch64")]
-            Level::NeonDot => super::neon::gemm::<true>(ty, &p),
+            Level::NeonDot => super::neon::gemm(ty, &p, super::neon::Step::Dot),
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonI8mm => super::neon::gemm(ty, &p, super::neon::Step::Matrix),
             _ => with_format!(ty, F => super::portable::gemm::<F>(&p), else {}),
         }
     }

@@ -1,7 +1,7 @@
 //! Which instruction set the kernels run on.
 //!
 //! An [`Isa`] is a proof: it can only be made for a level that the machine has, so the safe functions of this
-//! folder may rely on it. The environment variable `MONEL_ISA` (portable, avx2, avx512, neon, neon-dot) forces a
+//! folder may rely on it. The environment variable `MONEL_ISA` (portable, avx2, avx512, neon, neon-dot, neon-i8mm) forces a
 //! lower level than the best one, for tests and for comparisons.
 
 use std::sync::OnceLock;
@@ -19,11 +19,14 @@ pub enum Level {
     Neon,
     /// AArch64 with the dot product instructions.
     NeonDot,
+    /// AArch64 with the dot product and the 8-bit matrix instructions.
+    NeonI8mm,
 }
 
 impl Level {
     /// Every level, lowest first.
-    pub const ALL: [Self; 5] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Neon, Self::NeonDot];
+    pub const ALL: [Self; 6] =
+        [Self::Portable, Self::Avx2, Self::Avx512, Self::Neon, Self::NeonDot, Self::NeonI8mm];
 
     /// The name that `MONEL_ISA` takes.
     pub const fn name(self) -> &'static str {
@@ -33,6 +36,7 @@ impl Level {
             Self::Avx512 => "avx512",
             Self::Neon => "neon",
             Self::NeonDot => "neon-dot",
+            Self::NeonI8mm => "neon-i8mm",
         }
     }
 
@@ -61,6 +65,10 @@ impl Level {
                 std::arch::is_aarch64_feature_detected!("neon")
                     && std::arch::is_aarch64_feature_detected!("dotprod")
             }
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonI8mm => {
+                Self::NeonDot.on_this_machine() && std::arch::is_aarch64_feature_detected!("i8mm")
+            }
             #[allow(unreachable_patterns)] // the other architectures' levels
             _ => false,
         }
@@ -75,7 +83,9 @@ pub struct Isa(Level);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     /// The name is none of the known ones.
-    #[error("MONEL_ISA={found} is not known; choose one of portable, avx2, avx512, neon, neon-dot")]
+    #[error(
+        "MONEL_ISA={found} is not known; choose one of portable, avx2, avx512, neon, neon-dot, neon-i8mm"
+    )]
     Unknown {
         /// The name found.
         found: String,

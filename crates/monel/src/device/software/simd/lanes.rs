@@ -120,7 +120,9 @@ macro_rules! dispatch {
                 unsafe { run($($arg),*) }
             }
             #[cfg(target_arch = "aarch64")]
-            $crate::device::software::simd::Level::Neon | $crate::device::software::simd::Level::NeonDot => {
+            $crate::device::software::simd::Level::Neon
+            | $crate::device::software::simd::Level::NeonDot
+            | $crate::device::software::simd::Level::NeonI8mm => {
                 #[target_feature(enable = "neon")]
                 fn run($($arg: $ty),*) $(-> $ret)? {
                     $f::<$crate::device::software::simd::neon::F32x4>($($arg),*)

@@ -1,4 +1,4 @@
-//! AArch64: the packed matrix product on NEON, with and without the dot product instructions.
+//! AArch64: the packed matrix product on NEON, with the dot product and 8-bit matrix instructions where they exist.
 //!
 //! A register holds a quarter of a group: 4 rows x 4 codes as signed bytes. `sdot` multiplies them by four activations
 //! that it picks out of a register of sixteen, and adds each row's four products to the row's 32-bit lane. A step
@@ -12,6 +12,7 @@ use super::act::{ACT_BYTES, ActBlock, BLOCK};
 use super::gemm::Product;
 use super::pack::{D, Layout, M, SCALES, TILE_ROWS};
 use crate::quant::{BlockType, with_format};
+use dot::{Baseline, Dot, Sdot, Smmla};
 pub(super) use lanes::F32x4;
 use std::arch::aarch64::*;
 use std::mem::offset_of;
@@ -47,7 +48,7 @@ unsafe fn scales<U: Unpack>(block: *const u8, segment: usize, quarter: usize) ->
 
 /// `Q` quarters of a tile times `NC` columns.
 #[inline(always)]
-unsafe fn step<U: Unpack, const DOT: bool, const Q: usize, const NC: usize>(
+unsafe fn step<U: Unpack, S: Dot, const Q: usize, const NC: usize>(
     p: &Product,
     tile: usize,
     quarter: usize,
@@ -70,14 +71,12 @@ unsafe fn step<U: Unpack, const DOT: bool, const Q: usize, const NC: usize>(
                     }
                     for (q, sums) in sums.iter_mut().enumerate() {
                         let codes = U::quad(w, segment, quad, quarter + q);
-                        for (sum, x) in sums.iter_mut().zip(x) {
-                            *sum = sixteen::<DOT>(*sum, codes, x);
-                        }
+                        S::add(sums, codes, &x);
                     }
                 }
                 for (q, (totals, sums)) in totals.iter_mut().zip(sums).enumerate() {
                     let (scale, min) = scales::<U>(w, segment, quarter + q);
-                    for (c, (total, sum)) in totals.iter_mut().zip(sums).enumerate() {
+                    for (c, (total, sum)) in totals.iter_mut().zip(S::finish(sums)).enumerate() {
                         let float =
                             |at: usize| acts.add(c * p.act_stride + at).cast::<f32>().read_unaligned();
                         let scale = vmulq_n_f32(scale, float(offset_of!(ActBlock, d)));
@@ -106,36 +105,21 @@ unsafe fn step<U: Unpack, const DOT: bool, const Q: usize, const NC: usize>(
     }
 }
 
-/// Four groups times sixteen activations.
+/// Covers the quarters of a tile that hold rows, four columns as two quarters at a time, fewer as all four. One column
+/// goes through `One`.
 #[inline(always)]
-unsafe fn sixteen<const DOT: bool>(sum: int32x4_t, codes: [int8x16_t; 4], x: int8x16_t) -> int32x4_t {
-    let [a, b, c, d] = codes;
-    // SAFETY: the caller has NEON, and the dot products where DOT is set.
-    unsafe {
-        if DOT {
-            let sum = dot::with_dotprod::<1>(dot::with_dotprod::<0>(sum, a, x), b, x);
-            dot::with_dotprod::<3>(dot::with_dotprod::<2>(sum, c, x), d, x)
-        } else {
-            let sum = dot::without::<1>(dot::without::<0>(sum, a, x), b, x);
-            dot::without::<3>(dot::without::<2>(sum, c, x), d, x)
-        }
-    }
-}
-
-/// Covers the quarters of a tile that hold rows, four columns as two quarters at a time, fewer as all four.
-#[inline(always)]
-unsafe fn piece<U: Unpack, const DOT: bool>(p: &Product, tile: usize, col: usize, columns: usize) {
+unsafe fn piece<U: Unpack, One: Dot, S: Dot>(p: &Product, tile: usize, col: usize, columns: usize) {
     // SAFETY: the caller's promise; a quarter without rows is computed from zeros and not stored.
     unsafe {
         match columns {
             4 => {
-                step::<U, DOT, 2, 4>(p, tile, 0, col);
+                step::<U, S, 2, 4>(p, tile, 0, col);
                 if p.rows_of(tile) > 8 {
-                    step::<U, DOT, 2, 4>(p, tile, 2, col);
+                    step::<U, S, 2, 4>(p, tile, 2, col);
                 }
             }
-            2 => step::<U, DOT, 4, 2>(p, tile, 0, col),
-            _ => step::<U, DOT, 4, 1>(p, tile, 0, col),
+            2 => step::<U, S, 4, 2>(p, tile, 0, col),
+            _ => step::<U, One, 4, 1>(p, tile, 0, col),
         }
     }
 }
@@ -143,24 +127,45 @@ unsafe fn piece<U: Unpack, const DOT: bool>(p: &Product, tile: usize, col: usize
 #[target_feature(enable = "neon")]
 unsafe fn baseline<U: Unpack>(p: &Product, tile: usize, col: usize, columns: usize) {
     // SAFETY: the caller's.
-    unsafe { piece::<U, false>(p, tile, col, columns) }
+    unsafe { piece::<U, Baseline, Baseline>(p, tile, col, columns) }
 }
 
 #[target_feature(enable = "neon,dotprod")]
 unsafe fn dotprod<U: Unpack>(p: &Product, tile: usize, col: usize, columns: usize) {
     // SAFETY: the caller's.
-    unsafe { piece::<U, true>(p, tile, col, columns) }
+    unsafe { piece::<U, Sdot, Sdot>(p, tile, col, columns) }
+}
+
+#[target_feature(enable = "neon,dotprod,i8mm")]
+unsafe fn i8mm<U: Unpack>(p: &Product, tile: usize, col: usize, columns: usize) {
+    // SAFETY: the caller's.
+    unsafe { piece::<U, Sdot, Smmla>(p, tile, col, columns) }
+}
+
+/// Which product instructions to use.
+#[derive(Clone, Copy)]
+pub(super) enum Step {
+    /// Widening multiplications.
+    Baseline,
+    /// `sdot`.
+    Dot,
+    /// `smmla` for two columns and more, `sdot` for one.
+    Matrix,
 }
 
 /// The packed product for every quantized type.
 ///
 /// # Safety
-/// As [`super::gemm_packed`]; the machine has NEON, and the dot product instructions where `DOT` is set.
-pub(super) unsafe fn gemm<const DOT: bool>(ty: BlockType, p: &Product) {
+/// As [`super::gemm_packed`]; the machine has NEON and the instructions of `step`.
+pub(super) unsafe fn gemm(ty: BlockType, p: &Product, step: Step) {
     with_format!(ty, F => p.for_each_piece(&[4, 2, 1], |tile, col, columns| {
         // SAFETY: the caller's promise; the pieces lie inside the product.
         unsafe {
-            if DOT { dotprod::<F>(p, tile, col, columns) } else { baseline::<F>(p, tile, col, columns) }
+            match step {
+                Step::Baseline => baseline::<F>(p, tile, col, columns),
+                Step::Dot => dotprod::<F>(p, tile, col, columns),
+                Step::Matrix => i8mm::<F>(p, tile, col, columns),
+            }
         }
     }), else {});
 }
