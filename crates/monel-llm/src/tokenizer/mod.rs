@@ -3,10 +3,10 @@
 //! A model sees numbers; which ones a text becomes is part of the model, and its file describes it. Two families are built
 //! in: byte-level BPE (`gpt2`) and the SentencePiece-like one (`llama`). The way of a text through [`Tokenizer::encode`]:
 //!
-//! 1. [`special`] cuts it at special tokens, the longest first;
+//! 1. `special` cuts it at special tokens, the longest first;
 //! 2. what lies between is cut into words: by the rules of [`pretokenize`] for BPE, in front of blanks where that changes
-//!    nothing for [`sentencepiece`];
-//! 3. each word is joined from its smallest parts by [`merge`], or copied from where it stood before.
+//!    nothing for `sentencepiece`;
+//! 3. each word is joined from its smallest parts by `merge`, or copied from where it stood before.
 //!
 //! A text is bytes and need not be UTF-8. Bytes that are not become the tokens of those bytes, as any others do, and
 //! decoding gives them back; what a vocabulary cannot express becomes its unknown token (`llama`) or is left out

@@ -1,11 +1,11 @@
 //! Cutting a text into words before byte pair encoding; merges never cross the cuts.
 //!
 //! Each family of models was trained with its own cutting rules, which a file names in `tokenizer.ggml.pre`. With other rules
-//! the model still answers, only worse, so a name that is not in [`TABLE`] is an error; [`names`] lists them.
+//! the model still answers, only worse, so a name that is not in the table is an error; [`names`] lists them.
 //!
 //! The rules are regular expressions, run by the `regex` crate over bytes: text that is not UTF-8 matches nothing, becomes
 //! pieces of its own and survives. The crate has no look-ahead, and the rules need exactly one, `\s+(?!\S)`: a run of blanks
-//! leaves its last one to the word behind it. Here `\s+` stands for it, as the last alternative, and [`Step::end_of`] gives
+//! leaves its last one to the word behind it. Here `\s+` stands for it, as the last alternative, and `Step::end_of` gives
 //! the last blank back. An engine that has look-ahead needs no such step, but cuts 1 MB of English at 14 MB/s where this one
 //! takes it at 47 to 57 (one Zen 5 core, the rules of `gpt-2` and `qwen2`); as encoding as a whole then runs at 25 MB/s, a
 //! scanner by hand would win too little to be worth its errors.
