@@ -220,7 +220,7 @@ impl Item {
         let place = [self.kv_head, self.batch];
         let Space { q, o, s, tile, mask: mask_space, max, sum } = space;
         let count = cells.len();
-        attention::dots(isa, q, *group, self.operands.rows(k, place, &cells, tile)?, s, TILE);
+        attention::dots(isa, q, *group, self.operands.rows(isa, k, place, &cells, tile)?, s, TILE);
         for (h, s) in s.chunks_exact_mut(TILE).take(*group).enumerate() {
             self.operands.soft_cap(isa, &mut s[..count.next_multiple_of(LANE_GROUP)]);
             if let Some(start) = mask {
@@ -240,7 +240,7 @@ impl Item {
             }
             sum[h] += total;
         }
-        attention::weigh(isa, s, TILE, *group, self.operands.rows(v, place, &cells, tile)?, o);
+        attention::weigh(isa, s, TILE, *group, self.operands.rows(isa, v, place, &cells, tile)?, o);
         Ok(())
     }
 }

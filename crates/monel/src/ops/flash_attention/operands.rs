@@ -5,7 +5,7 @@ use crate::device::software::simd::Isa;
 use crate::device::software::simd::attention::{self, CellRows, CellType};
 use crate::error::{Error, Result};
 use crate::kernel::{Call, Input, Output};
-use crate::quant;
+use crate::quant::{self, BlockType};
 use crate::tensor::{DType, Desc};
 use std::ops::Range;
 
@@ -141,6 +141,7 @@ impl Operands {
     /// Cells of a head of k or v as rows: in place where they are floats, otherwise converted into `space`.
     pub(super) fn rows<'a>(
         &self,
+        isa: Isa,
         of: &'a Input,
         [head, batch]: [usize; 2],
         cells: &Range<usize>,
@@ -155,8 +156,13 @@ impl Operands {
                 let space = &mut space[..cells.len() * len];
                 if let Some(block) = other.block().filter(|_| len > 0) {
                     for (cell, to) in cells.clone().zip(space.chunks_exact_mut(len)) {
-                        quant::dequantize_row(block, of.row3::<u8>(cell, head, batch), to)
-                            .map_err(|e| Error::Kernel(e.to_string()))?;
+                        let row = of.row3::<u8>(cell, head, batch);
+                        match block {
+                            BlockType::Q8_0 => attention::widen_q8_0(isa, row, to),
+                            BlockType::Q4_0 => attention::widen_q4_0(isa, row, to),
+                            _ => quant::dequantize_row(block, row, to)
+                                .map_err(|e| Error::Kernel(e.to_string()))?,
+                        }
                     }
                 }
                 return Ok(CellRows::of(space, len));

@@ -171,10 +171,10 @@ impl Block {
         let of = if v { self.operands.v } else { self.operands.k };
         let len = of.desc.ne[0];
         if of.desc.dtype.is_float() {
-            let rows = self.operands.rows(&of, [self.kv_head, self.batch], cells, &mut [])?;
+            let rows = self.operands.rows(isa, &of, [self.kv_head, self.batch], cells, &mut [])?;
             attention::widen(isa, rows, space.tile);
         } else {
-            self.operands.rows(&of, [self.kv_head, self.batch], cells, space.tile)?;
+            self.operands.rows(isa, &of, [self.kv_head, self.batch], cells, space.tile)?;
         }
         if !space.mask.is_empty() {
             for c in (0..cells.len()).filter(|&c| self.hidden(space.mask, c)) {

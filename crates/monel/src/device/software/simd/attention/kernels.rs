@@ -3,8 +3,19 @@
 //! All functions take raw addresses: the safe functions in `mod.rs` check lengths once per tile. Everything is inlined
 //! into an entry of one instruction set.
 
-use super::lanes::{Lanes, f16_to_f32};
+use super::lanes::{SumFour, exp2, sub};
 use super::{CellRows, CellType};
+use crate::device::software::simd::lanes::Lanes;
+
+/// Vectors side by side in a product: with four rows of them the sums fit in the registers beside the operands.
+const fn vectors_of<V: Lanes>() -> usize {
+    if V::N == 16 { 4 } else { 2 }
+}
+
+/// Query rows that the decode kernels take at once; each keeps four sums in registers.
+const fn heads_of<V: Lanes>() -> usize {
+    if V::N == 16 { 4 } else { 2 }
+}
 
 /// How elements of a row become floats.
 trait Source {
@@ -41,7 +52,7 @@ impl Source for F16 {
     #[inline(always)]
     unsafe fn one(p: *const u8) -> f32 {
         // SAFETY: as above.
-        f16_to_f32(unsafe { p.cast::<u16>().read_unaligned() })
+        half::f16::from_bits(unsafe { p.cast::<u16>().read_unaligned() }).to_f32()
     }
 }
 
@@ -119,7 +130,7 @@ pub(super) unsafe fn product<V: Lanes>(
 ) {
     let mut at = 0;
     while at < lanes {
-        let vectors = ((lanes - at) / V::N).min(V::VECTORS);
+        let vectors = ((lanes - at) / V::N).min(vectors_of::<V>());
         // SAFETY: the caller vouches for size.0 x size.1 elements of a and for rows of `lanes` in b and c.
         unsafe {
             let (b, c) = (b.add(at), c.add(at));
@@ -189,7 +200,7 @@ unsafe fn block<V: Lanes, const ROWS: usize, const VECTORS: usize>(
             for r in 0..ROWS {
                 let left = V::splat(*a.add(r * step.0));
                 for v in 0..VECTORS {
-                    sums[r][v] = left.mul_add(right[v], sums[r][v]);
+                    sums[r][v] = left.fma(right[v], sums[r][v]);
                 }
             }
             a = a.wrapping_add(step.1);
@@ -234,10 +245,10 @@ pub(super) unsafe fn softmax_columns<V: Lanes>(
                 c += 1;
             }
             let new = top[0].max(top[1]).max(top[2].max(top[3]));
-            let factor = old.sub(new).exp2();
+            let factor = exp2(sub(old, new));
             let mut total = V::load(sum.add(at)).mul(factor);
             for c in 0..cells {
-                let p = V::load(s.add(c * lanes)).sub(new).exp2();
+                let p = exp2(sub(V::load(s.add(c * lanes)), new));
                 p.store(s.add(c * lanes));
                 total = total.add(p);
             }
@@ -265,7 +276,8 @@ pub(super) unsafe fn scale_columns<V: Lanes>(o: *mut f32, rows: usize, lanes: us
     }
 }
 
-/// Hides the cells outside `[lo, hi)` of each lane: `s[cell][lane]` becomes minus infinity.
+/// Hides the cells outside `[lo, hi)` of each lane: `s[cell][lane]` becomes minus infinity. A plain loop that the
+/// compiler turns into vectors.
 #[inline(always)]
 pub(super) unsafe fn hide_outside<V: Lanes>(
     s: *mut f32,
@@ -274,17 +286,16 @@ pub(super) unsafe fn hide_outside<V: Lanes>(
     lo: *const f32,
     hi: *const f32,
 ) {
-    let mut at = 0;
-    while at < lanes {
-        // SAFETY: the caller vouches for `cells` rows of `lanes` in s and one row in lo and hi.
-        unsafe {
-            let (lo, hi) = (V::load(lo.add(at)), V::load(hi.add(at)));
-            for c in 0..cells {
-                let p = s.add(c * lanes + at);
-                V::load(p).keep_within(V::splat(c as f32), lo, hi).store(p);
-            }
+    // SAFETY: the caller vouches for `cells` rows of `lanes` in s and one row in lo and hi.
+    let (s, lo, hi) = unsafe {
+        let row = |p| std::slice::from_raw_parts(p, lanes);
+        (std::slice::from_raw_parts_mut(s, cells * lanes), row(lo), row(hi))
+    };
+    for (c, s) in s.chunks_exact_mut(lanes.max(1)).enumerate() {
+        let c = c as f32;
+        for ((s, lo), hi) in s.iter_mut().zip(lo).zip(hi) {
+            *s = if (*lo <= c) & (c < *hi) { *s } else { f32::NEG_INFINITY };
         }
-        at += V::N;
     }
 }
 
@@ -296,8 +307,8 @@ pub(super) unsafe fn soft_cap<V: Lanes>(x: *mut f32, len: usize, limit: f32) {
         // SAFETY: the caller vouches for `len` floats.
         unsafe {
             let zero = V::splat(0.0);
-            let bounded = zero.sub(V::splat(-126.0).max(zero.sub(V::load(x.add(at)))));
-            let rest = V::splat(-2.0 * limit).div(bounded.exp2().add(V::splat(1.0)));
+            let bounded = sub(zero, V::splat(-126.0).max(sub(zero, V::load(x.add(at)))));
+            let rest = V::splat(-2.0 * limit).div(exp2(bounded).add(V::splat(1.0)));
             rest.add(V::splat(limit)).store(x.add(at));
         }
         at += V::N;
@@ -306,7 +317,7 @@ pub(super) unsafe fn soft_cap<V: Lanes>(x: *mut f32, len: usize, limit: f32) {
 
 /// `out[head * out_step + cell] = q[head] · row[cell]`.
 #[inline(always)]
-pub(super) unsafe fn dots<V: Lanes>(
+pub(super) unsafe fn dots<V: SumFour>(
     q: *const f32,
     heads: usize,
     rows: CellRows<'_>,
@@ -315,7 +326,7 @@ pub(super) unsafe fn dots<V: Lanes>(
 ) {
     let mut h = 0;
     while h < heads {
-        let n = (heads - h).min(V::HEADS);
+        let n = (heads - h).min(heads_of::<V>());
         // SAFETY: the caller vouches for `heads` rows of q and out.
         unsafe {
             let (q, out) = (q.add(h * rows.len), out.add(h * out_step));
@@ -331,7 +342,7 @@ pub(super) unsafe fn dots<V: Lanes>(
 }
 
 #[inline(always)]
-unsafe fn dots_of<V: Lanes, S: Source, const HEADS: usize>(
+unsafe fn dots_of<V: SumFour, S: Source, const HEADS: usize>(
     q: *const f32,
     rows: CellRows<'_>,
     out: *mut f32,
@@ -357,7 +368,7 @@ unsafe fn dots_of<V: Lanes, S: Source, const HEADS: usize>(
                 for h in 0..HEADS {
                     let q = V::load(q.add(h * rows.len + d));
                     for i in 0..4 {
-                        sums[h][i] = q.mul_add(k[i], sums[h][i]);
+                        sums[h][i] = q.fma(k[i], sums[h][i]);
                     }
                 }
                 d += V::N;
@@ -394,7 +405,7 @@ pub(super) unsafe fn weigh<V: Lanes>(
 ) {
     let mut h = 0;
     while h < heads {
-        let n = (heads - h).min(V::HEADS);
+        let n = (heads - h).min(heads_of::<V>());
         // SAFETY: the caller vouches for `heads` rows of weights and o.
         unsafe {
             let (weights, o) = (weights.add(h * step), o.add(h * rows.len));
@@ -463,7 +474,7 @@ unsafe fn weigh_part<V: Lanes, S: Source, const HEADS: usize, const VECTORS: usi
             for h in 0..HEADS {
                 let w = V::splat(*weights.add(h * step + c));
                 for v in 0..VECTORS {
-                    sums[h][v] = w.mul_add(x[v], sums[h][v]);
+                    sums[h][v] = w.fma(x[v], sums[h][v]);
                 }
             }
             row = row.wrapping_add(rows.stride);
@@ -507,7 +518,7 @@ pub(super) unsafe fn exp2_sum<V: Lanes>(x: *mut f32, len: usize, max: f32) -> f3
             *x.add(at) = f32::NEG_INFINITY;
         }
         while at < len {
-            let p = V::load(x.add(at)).sub(max).exp2();
+            let p = exp2(sub(V::load(x.add(at)), max));
             p.store(x.add(at));
             total = total.add(p);
             at += V::N;

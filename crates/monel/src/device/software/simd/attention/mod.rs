@@ -13,6 +13,7 @@ mod kernels;
 mod lanes;
 
 use super::Isa;
+use super::lanes::dispatch;
 use std::marker::PhantomData;
 
 /// Lanes are handled in groups of this many.
@@ -88,28 +89,17 @@ impl<'a> CellRows<'a> {
     }
 }
 
-/// A safe-to-call-inside dispatcher: the function of `kernels` of that name, compiled for every instruction set.
-macro_rules! dispatch {
+/// Runs the function of `kernels` of that name with the vectors of an instruction set. The functions below check the
+/// lengths that the kernel's addresses need before they come here; `CellRows` vouches for its own memory.
+macro_rules! run {
     ($isa:expr, $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
-        unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
-            // SAFETY: passed on to the caller.
-            unsafe { kernels::$name::<std::arch::x86_64::__m512>($($arg),*) }
+        #[inline(always)]
+        fn body<V: lanes::SumFour>($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: the lengths were checked by the function that holds this one; `dispatch!` provides the
+            // instructions.
+            unsafe { kernels::$name::<V>($($arg),*) }
         }
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx2,fma,f16c")]
-        unsafe fn avx2($($arg: $ty),*) $(-> $ret)? {
-            // SAFETY: passed on to the caller.
-            unsafe { kernels::$name::<std::arch::x86_64::__m256>($($arg),*) }
-        }
-        match $isa.level() {
-            #[cfg(target_arch = "x86_64")]
-            super::Level::Avx512 => avx512($($arg),*),
-            #[cfg(target_arch = "x86_64")]
-            super::Level::Avx2 => avx2($($arg),*),
-            _ => kernels::$name::<lanes::Plain>($($arg),*),
-        }
+        dispatch!($isa, body($($arg: $ty),*) $(-> $ret)?)
     }};
 }
 
@@ -121,8 +111,7 @@ fn check_lanes(lanes: usize) {
 pub fn widen(isa: Isa, rows: CellRows<'_>, to: &mut [f32]) {
     assert!(to.len() >= rows.count * rows.len);
     let to = to.as_mut_ptr();
-    // SAFETY: `CellRows` vouches for the rows, the length of `to` was checked, the level is the machine's.
-    unsafe { dispatch!(isa, widen(rows: CellRows<'_>, to: *mut f32)) }
+    run!(isa, widen(rows: CellRows<'_>, to: *mut f32))
 }
 
 /// The left operand of [`product`]: element (i, k) lies at `data[i * step_i + k * step_k]`.
@@ -144,12 +133,9 @@ pub fn product(isa: Isa, a: Left<'_>, b: &[f32], c: &mut [f32], lanes: usize, ad
     assert!(rows * terms == 0 || (rows - 1) * a.step.0 + (terms - 1) * a.step.1 < a.data.len());
     let (step, size) = (a.step, a.size);
     let (a, b, c) = (a.data.as_ptr(), b.as_ptr(), c.as_mut_ptr());
-    // SAFETY: the lengths were checked, the level is the machine's.
-    unsafe {
-        dispatch!(isa, product(
-            a: *const f32, step: (usize, usize), b: *const f32, c: *mut f32, size: (usize, usize), lanes: usize, add: bool,
-        ))
-    }
+    run!(isa, product(
+        a: *const f32, step: (usize, usize), b: *const f32, c: *mut f32, size: (usize, usize), lanes: usize, add: bool,
+    ))
 }
 
 /// One step of the online softmax down the columns of `s[cell][lane]`: each score becomes 2^(s - largest so far);
@@ -160,12 +146,9 @@ pub fn softmax_columns(isa: Isa, s: &mut [f32], cells: usize, [max, sum, carry]:
     check_lanes(lanes);
     assert!(s.len() >= cells * lanes && sum.len() == lanes && carry.len() == lanes);
     let (s, max, sum, carry) = (s.as_mut_ptr(), max.as_mut_ptr(), sum.as_mut_ptr(), carry.as_mut_ptr());
-    // SAFETY: the lengths were checked, the level is the machine's.
-    unsafe {
-        dispatch!(isa, softmax_columns(
-            s: *mut f32, cells: usize, lanes: usize, max: *mut f32, sum: *mut f32, carry: *mut f32,
-        ))
-    }
+    run!(isa, softmax_columns(
+        s: *mut f32, cells: usize, lanes: usize, max: *mut f32, sum: *mut f32, carry: *mut f32,
+    ))
 }
 
 /// `o[row][lane] *= factor[lane]` for all rows of o.
@@ -173,8 +156,7 @@ pub fn scale_columns(isa: Isa, o: &mut [f32], factor: &[f32]) {
     let lanes = factor.len();
     check_lanes(lanes);
     let (rows, o, factor) = (o.len() / lanes.max(1), o.as_mut_ptr(), factor.as_ptr());
-    // SAFETY: the lengths were checked, the level is the machine's.
-    unsafe { dispatch!(isa, scale_columns(o: *mut f32, rows: usize, lanes: usize, factor: *const f32)) }
+    run!(isa, scale_columns(o: *mut f32, rows: usize, lanes: usize, factor: *const f32))
 }
 
 /// Scores of cells outside `lo[lane] .. hi[lane]` become minus infinity; the bounds count from the first row of
@@ -184,45 +166,34 @@ pub fn hide_outside(isa: Isa, s: &mut [f32], cells: usize, lo: &[f32], hi: &[f32
     check_lanes(lanes);
     assert!(s.len() >= cells * lanes && hi.len() == lanes);
     let (s, lo, hi) = (s.as_mut_ptr(), lo.as_ptr(), hi.as_ptr());
-    // SAFETY: the lengths were checked, the level is the machine's.
-    unsafe {
-        dispatch!(isa, hide_outside(s: *mut f32, cells: usize, lanes: usize, lo: *const f32, hi: *const f32))
-    }
+    run!(isa, hide_outside(s: *mut f32, cells: usize, lanes: usize, lo: *const f32, hi: *const f32))
 }
 
 /// `limit tanh(y)` of each element, which comes as `2 log2(e) y`. The length is a multiple of sixteen.
 pub fn soft_cap(isa: Isa, x: &mut [f32], limit: f32) {
     check_lanes(x.len());
     let (x, len) = (x.as_mut_ptr(), x.len());
-    // SAFETY: the length was checked, the level is the machine's.
-    unsafe { dispatch!(isa, soft_cap(x: *mut f32, len: usize, limit: f32)) }
+    run!(isa, soft_cap(x: *mut f32, len: usize, limit: f32))
 }
 
 /// `out[head * step + cell] = q[head] · row[cell]` for the dense rows `q`.
 pub fn dots(isa: Isa, q: &[f32], heads: usize, rows: CellRows<'_>, out: &mut [f32], step: usize) {
     assert!(q.len() >= heads * rows.len && rows.count <= step && out.len() >= heads * step);
     let (q, out) = (q.as_ptr(), out.as_mut_ptr());
-    // SAFETY: `CellRows` vouches for the rows, the lengths were checked, the level is the machine's.
-    unsafe {
-        dispatch!(isa, dots(q: *const f32, heads: usize, rows: CellRows<'_>, out: *mut f32, step: usize))
-    }
+    run!(isa, dots(q: *const f32, heads: usize, rows: CellRows<'_>, out: *mut f32, step: usize))
 }
 
 /// `o[head] += Σ weights[head * step + cell] row[cell]` for the dense rows `o`.
 pub fn weigh(isa: Isa, weights: &[f32], step: usize, heads: usize, rows: CellRows<'_>, o: &mut [f32]) {
     assert!(o.len() >= heads * rows.len && rows.count <= step && weights.len() >= heads * step);
     let (weights, o) = (weights.as_ptr(), o.as_mut_ptr());
-    // SAFETY: `CellRows` vouches for the rows, the lengths were checked, the level is the machine's.
-    unsafe {
-        dispatch!(isa, weigh(weights: *const f32, step: usize, heads: usize, rows: CellRows<'_>, o: *mut f32))
-    }
+    run!(isa, weigh(weights: *const f32, step: usize, heads: usize, rows: CellRows<'_>, o: *mut f32))
 }
 
 /// The largest element, at least `least`.
 pub fn largest(isa: Isa, x: &[f32], least: f32) -> f32 {
     let (x, len) = (x.as_ptr(), x.len());
-    // SAFETY: a slice; the level is the machine's.
-    unsafe { dispatch!(isa, largest(x: *const f32, len: usize, least: f32) -> f32) }
+    run!(isa, largest(x: *const f32, len: usize, least: f32) -> f32)
 }
 
 /// `x = 2^(x - max)` for the first `len` elements; gives their sum. What follows up to a multiple of sixteen is
@@ -230,6 +201,39 @@ pub fn largest(isa: Isa, x: &[f32], least: f32) -> f32 {
 pub fn exp2_sum(isa: Isa, x: &mut [f32], len: usize, max: f32) -> f32 {
     assert!(x.len() >= len.next_multiple_of(LANE_GROUP));
     let x = x.as_mut_ptr();
-    // SAFETY: the length was checked, the level is the machine's.
-    unsafe { dispatch!(isa, exp2_sum(x: *mut f32, len: usize, max: f32) -> f32) }
+    run!(isa, exp2_sum(x: *mut f32, len: usize, max: f32) -> f32)
+}
+
+/// A row of Q8_0 blocks as floats; the shorter of both counts.
+pub fn widen_q8_0(isa: Isa, row: &[u8], to: &mut [f32]) {
+    dispatch!(isa, q8_0(row: &[u8], to: &mut [f32]));
+}
+
+/// A row of Q4_0 blocks as floats; the shorter of both counts.
+pub fn widen_q4_0(isa: Isa, row: &[u8], to: &mut [f32]) {
+    dispatch!(isa, q4_0(row: &[u8], to: &mut [f32]));
+}
+
+// The compiler turns these loops into vector code for the instruction set of the function they are inlined into.
+
+#[inline(always)]
+fn q8_0<V: lanes::SumFour>(row: &[u8], to: &mut [f32]) {
+    for (block, to) in row.as_chunks::<34>().0.iter().zip(to.as_chunks_mut::<32>().0) {
+        let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
+        for (to, &q) in to.iter_mut().zip(&block[2..]) {
+            *to = scale * f32::from(q as i8);
+        }
+    }
+}
+
+#[inline(always)]
+fn q4_0<V: lanes::SumFour>(row: &[u8], to: &mut [f32]) {
+    for (block, to) in row.as_chunks::<18>().0.iter().zip(to.as_chunks_mut::<32>().0) {
+        let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
+        let (low, high) = to.split_at_mut(16);
+        for ((low, high), &q) in low.iter_mut().zip(high).zip(&block[2..]) {
+            *low = scale * f32::from((q & 15) as i8 - 8);
+            *high = scale * f32::from((q >> 4) as i8 - 8);
+        }
+    }
 }
