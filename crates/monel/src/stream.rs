@@ -18,6 +18,10 @@ use crate::trace::Track;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Unfinished submissions of one stream with which a transfer waits for the oldest: it bounds the memory that transfers
+/// in flight hold, and is far more than a device needs to stay busy.
+pub const MAX_OUTSTANDING: usize = 1024;
+
 /// A lane into a device's queue. Dropping it waits for its work.
 pub struct Stream {
     pub(crate) core: Arc<Core>,
@@ -269,6 +273,11 @@ impl Stream {
         transfer: Transfer,
         access: &[Access],
     ) -> Result<SubmissionId> {
+        // A caller that never waits runs ahead by this much (contract T4).
+        let (queue, lane) = (&self.core.queue, self.lane);
+        queue.wait_until("transfers in flight", |s| {
+            (s.outstanding(lane) < MAX_OUTSTANDING || s.is_poisoned(lane)).then_some(())
+        });
         let commands = self.core.driver.encode_transfer(transfer)?;
         let name: Arc<str> = name.into();
         let payload = Payload { commands, name: name.clone(), expected_ns: 0.0 };

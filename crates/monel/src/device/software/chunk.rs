@@ -3,7 +3,7 @@
 //! Between two barriers of the plan lies one phase; the pieces of all its kernels are numbered through and handed out
 //! by one counter. A chunk runs on one queue, so its counters can live in it and are reset at its start.
 
-use super::pool::relax;
+use super::door::relax;
 use crate::device::Counts;
 use crate::device::driver::{HostMapping, Memory};
 use crate::error::{Error, panic_message};

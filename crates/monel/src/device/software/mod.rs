@@ -5,6 +5,10 @@
 //! grows used to host access.
 
 mod chunk;
+#[cfg(loom)]
+pub mod door;
+#[cfg(not(loom))]
+mod door;
 mod encode;
 pub(crate) mod lower;
 pub(crate) mod memory;

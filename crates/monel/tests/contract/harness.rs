@@ -1,0 +1,238 @@
+//! Devices to test, a way to keep each busy, and small graphs and ops.
+
+use monel::device::scripted::{self, Background, Script};
+use monel::device::software::{self, Options};
+use monel::device::{Device, Settings, Storage};
+use monel::kernel::{Call, Kernel, RefTensor};
+use monel::ops::{Cost, Op};
+use monel::{DType, Desc, Error, Graph, Recording, Result, Stream, Tensor, Value};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// A device that runs by itself, whatever it is.
+pub struct Rig {
+    pub name: String,
+    pub device: Device,
+    background: Mutex<Option<(Script, Option<Background>)>>,
+}
+
+/// Options with a small budget of everything.
+pub fn options() -> Options {
+    let settings = Settings { encode_helpers: 1, ..Settings::default() };
+    Options { threads: 1, settings, ..Options::default() }
+}
+
+/// Every device: to add one, add it here.
+pub fn rigs(options: &Options) -> Vec<Rig> {
+    let mut rigs = Vec::new();
+    let (device, script) = scripted::create(options);
+    let background = Some((script.clone(), Some(script.run_in_background())));
+    rigs.push(Rig { name: "scripted".into(), device, background: Mutex::new(background) });
+    for threads in 1..4 {
+        let device = software::create(&Options { threads, ..options.clone() }).unwrap();
+        rigs.push(Rig { name: format!("{threads} threads"), device, background: Mutex::new(None) });
+    }
+    rigs
+}
+
+/// Runs a test on every device.
+pub fn on_each(options: &Options, test: impl Fn(&Rig)) {
+    for rig in rigs(options) {
+        eprintln!("on {}", rig.name);
+        test(&rig);
+    }
+}
+
+impl Rig {
+    /// Keeps the device from running anything that is submitted from now on, until the guard is dropped.
+    pub fn hold(&self) -> Held<'_> {
+        if let Some((_, background)) = &mut *self.background.lock().unwrap() {
+            *background = None;
+            return Held { rig: self, gate: None };
+        }
+        let gate = Arc::new(Barrier::default());
+        let mut graph = Graph::new("hold");
+        let place = graph.leaf(&self.device.tensor(DType::F32, &[1]).unwrap());
+        graph.apply_into(Hold { gate: gate.clone() }, &[], place).unwrap();
+        let stream = self.device.stream();
+        drop(stream.submit(&self.device.record(&graph).unwrap()).unwrap());
+        gate.wait_for(|s| s.entered);
+        Held { rig: self, gate: Some((gate, stream)) }
+    }
+}
+
+/// Lets the device go on when dropped.
+pub struct Held<'a> {
+    rig: &'a Rig,
+    gate: Option<(Arc<Barrier>, Stream)>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        match &self.gate {
+            Some((gate, _)) => gate.set(|s| s.released = true),
+            None => {
+                if let Some((script, background)) = &mut *self.rig.background.lock().unwrap() {
+                    *background = Some(script.run_in_background());
+                }
+            }
+        }
+    }
+}
+
+#[derive(Default, Debug)]
+struct BarrierState {
+    entered: bool,
+    released: bool,
+}
+
+/// Where a kernel stands until the test lets it go on.
+#[derive(Default, Debug)]
+pub struct Barrier {
+    state: Mutex<BarrierState>,
+    changed: Condvar,
+}
+
+impl Barrier {
+    fn set(&self, change: impl FnOnce(&mut BarrierState)) {
+        change(&mut self.state.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    fn wait_for(&self, ready: impl Fn(&BarrierState) -> bool) {
+        let mut state = self.state.lock().unwrap();
+        while !ready(&state) {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+}
+
+/// An op for tests: F32 `[1]` from nothing, whose kernel or encoder does what the test wants.
+macro_rules! test_op {
+    ($op:ty, $name:literal, |$this:ident, $call:ident| $kernels:expr) => {
+        impl Op for $op {
+            fn name(&self) -> &'static str {
+                $name
+            }
+            fn output(&self, _: &[Desc]) -> Result<Desc> {
+                Desc::new(DType::F32, &[1])
+            }
+            fn supports(&self, _: &[Desc], _: &Desc) -> Result<(), String> {
+                Ok(())
+            }
+            fn cost(&self, _: &[Desc], _: &Desc) -> Cost {
+                Cost::default()
+            }
+            fn kernels(&self, $call: &Call<'_>) -> Vec<Kernel> {
+                let $this = self.clone();
+                $kernels
+            }
+            fn reference(&self, _: &[RefTensor], output: &Desc) -> RefTensor {
+                RefTensor::zeros(output.ne)
+            }
+        }
+    };
+}
+
+#[derive(Clone, Debug)]
+struct Hold {
+    gate: Arc<Barrier>,
+}
+test_op!(Hold, "hold", |this, _call| vec![Kernel::new(1, 1, move |_, _| {
+    this.gate.set(|s| s.entered = true);
+    this.gate.wait_for(|s| s.released);
+    Ok(())
+})]);
+
+/// Panics when it runs.
+#[derive(Clone, Debug)]
+pub struct Panics;
+test_op!(Panics, "panics", |_this, _call| vec![Kernel::new(1, 1, |_, _| panic!("as the test wants"))]);
+
+/// Panics when it is encoded.
+#[derive(Clone, Debug)]
+pub struct PanicsInEncoding;
+test_op!(PanicsInEncoding, "panics_in_encoding", |_this, _call| panic!("as the test wants"));
+
+/// Fails when it runs.
+#[derive(Clone, Debug)]
+pub struct Fails;
+test_op!(Fails, "fails", |_this, _call| vec![Kernel::new(1, 1, |_, _| {
+    Err(Error::Kernel("as the test wants".into()))
+})]);
+
+/// What no device supports.
+#[derive(Clone, Debug)]
+pub struct Unsupported;
+
+impl Op for Unsupported {
+    fn name(&self) -> &'static str {
+        "unsupported"
+    }
+    fn output(&self, inputs: &[Desc]) -> Result<Desc> {
+        Ok(inputs[0])
+    }
+    fn supports(&self, _: &[Desc], _: &Desc) -> Result<(), String> {
+        Err("nobody can".into())
+    }
+    fn kernels(&self, _: &Call<'_>) -> Vec<Kernel> {
+        panic!("never encoded")
+    }
+    fn reference(&self, _: &[RefTensor], output: &Desc) -> RefTensor {
+        RefTensor::zeros(output.ne)
+    }
+}
+
+/// A recording of one op without inputs, whose result nobody looks at.
+pub fn lone(device: &Device, name: &str, op: impl Op) -> Recording {
+    let mut graph = Graph::new(name);
+    let place = graph.leaf(&device.tensor(DType::F32, &[1]).unwrap());
+    graph.apply_into(op, &[], place).unwrap();
+    device.record(&graph).unwrap()
+}
+
+pub fn bytes(values: &[i32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+pub fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+pub fn float_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// A tensor of `n` floats in memory of the given kind.
+pub fn tensor(device: &Device, storage: Storage, n: usize) -> Tensor {
+    device.allocate(storage, n * 4).unwrap().tensor(0, DType::F32, &[n]).unwrap()
+}
+
+/// `to = from + 1`, `steps` times back and forth between the two, each step with a barrier before it.
+pub fn count_up(name: &str, from: &Tensor, to: &Tensor, steps: usize) -> Graph {
+    let mut graph = Graph::new(name);
+    let places: [Value; 2] = [graph.leaf(from), graph.leaf(to)];
+    for i in 0..steps {
+        let op = monel::ops::Scale { scale: 1.0, bias: 1.0 };
+        graph.apply_into(op, &[places[i % 2]], places[(i + 1) % 2]).unwrap();
+    }
+    graph
+}
+
+/// Settings under which every step is a chunk of a long graph.
+pub fn tiny_chunks() -> Options {
+    let mut options = options();
+    options.settings.chunk_budget = Duration::from_nanos(1);
+    options
+}
+
+/// Waits until `ready`, or fails after a time that is far more than anybody needs.
+pub fn eventually(what: &str, ready: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if ready() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("never: {what}");
+}
