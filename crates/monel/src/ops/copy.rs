@@ -403,7 +403,8 @@ pub(super) fn cases() -> Vec<Case> {
             for rows in [0, 1, 16, 33] {
                 cases.push(case(Operand::normal(packed, &[2 * n, rows]), F32));
             }
-            let whole = Operand::normal(packed, &[n, 48]);
+            // two blocks, so that tiles are whole cache lines and a view may begin at any of them
+            let whole = Operand::normal(packed, &[2 * n, 48]);
             cases.push(case(whole.clone(), packed));
             cases.push(case(whole.clone().slice(1, 16, 20), F32));
             cases.push(case(whole.slice(1, 16, 32), packed));
