@@ -146,16 +146,18 @@ impl Op for FlashAttention {
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
         let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
-        let [head, tokens, heads, batches] = q.ne;
+        let [_, tokens, heads, batches] = q.ne;
         let [cells, kv_heads, kv_batches] = [k.ne[1], k.ne[2], k.ne[3]];
         let mut out = RefTensor::zeros(output.ne);
         for (b, h, t) in
             (0..batches * heads * tokens).map(|i| (i / tokens / heads, i / tokens % heads, i % tokens))
         {
             let (kh, kb) = (h / (heads / kv_heads), b / (batches / kv_batches));
+            let cell = |j: usize| j + cells * (kh + kv_heads * kb);
+            let query = q.row(t + tokens * (h + heads * b));
             let scores: Vec<f64> = (0..cells)
                 .map(|j| {
-                    let dot: f64 = (0..head).map(|d| q.at([d, t, h, b]) * k.at([d, j, kh, kb])).sum();
+                    let dot: f64 = query.iter().zip(k.row(cell(j))).map(|(q, k)| q * k).sum();
                     let score = dot * f64::from(self.scale);
                     let score =
                         self.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
@@ -181,11 +183,9 @@ impl Op for FlashAttention {
             let weights: Vec<f64> =
                 scores.iter().map(|s| if *s == f64::NEG_INFINITY { 0.0 } else { (s - max).exp() }).collect();
             let total: f64 = weights.iter().sum();
-            for d in 0..v.ne[0] {
-                let seen = (0..cells).filter(|&j| weights[j] != 0.0);
-                let sum: f64 = seen.map(|j| weights[j] * v.at([d, j, kh, kb])).sum();
-                let at = out.index([d, h, t, b]);
-                out.data[at] = sum / total;
+            let sum = out.row_mut(h + heads * (t + tokens * b));
+            for (j, weight) in weights.iter().enumerate().filter(|(_, weight)| **weight != 0.0) {
+                sum.iter_mut().zip(v.row(cell(j))).for_each(|(sum, v)| *sum += weight * v / total);
             }
         }
         out

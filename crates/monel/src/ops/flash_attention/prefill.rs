@@ -195,7 +195,7 @@ impl Block {
         let (mut hidden, mut zero) = (true, true);
         let shared = mask.desc.ne[2] == 1;
         for (row, (token, head)) in self.places().enumerate() {
-            if shared && row > 0 && (self.rows.start + row) % self.operands.group != 0 {
+            if shared && row > 0 && !(self.rows.start + row).is_multiple_of(self.operands.group) {
                 // the same numbers as for the head before
                 space.mask.copy_within((row - 1) * TILE..row * TILE, row * TILE);
                 continue;

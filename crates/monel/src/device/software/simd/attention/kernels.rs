@@ -3,6 +3,9 @@
 //! All functions take raw addresses: the safe functions in `mod.rs` check lengths once per tile. Everything is inlined
 //! into an entry of one instruction set.
 
+// Loops over registers run over their numbers: with constant bounds they are unrolled into straight code.
+#![allow(clippy::needless_range_loop)]
+
 use super::lanes::{SumFour, exp2, sub};
 use super::{CellRows, CellType};
 use crate::device::software::simd::lanes::Lanes;
