@@ -270,8 +270,7 @@ fn extract<F: Format>(src: &[u8], row: usize, block: &mut Block) {
 }
 
 /// The code at byte `lane` (0..64) of group `group` of a segment.
-#[inline]
-pub(super) fn code<F: Format>(block: &[u8], segment: usize, group: usize, lane: usize) -> u8 {
+fn code<F: Format>(block: &[u8], segment: usize, group: usize, lane: usize) -> u8 {
     let (low, high) = (Layout::<F>::low(segment), Layout::<F>::high(segment));
     if F::BITS == 8 {
         return block[low + 64 * group + lane];
