@@ -24,8 +24,8 @@ fn encode_nibbles(codes: &[u8], dst: &mut [u8]) {
 /// Eight bits at a time: bit i of a byte, copied to all eight bytes of a word, is cut out of byte i and normalized.
 fn decode_fifth_bits(src: &[u8], codes: &mut [u8]) {
     for (codes, &bits) in codes[..32].as_chunks_mut::<8>().0.iter_mut().zip(src) {
-        let cut = u64::from(bits) * 0x0101_0101_0101_0101 & 0x8040_2010_0804_0201;
-        let set = (cut + 0x7f7f_7f7f_7f7f_7f7f) >> 3 & 0x1010_1010_1010_1010;
+        let cut = (u64::from(bits) * 0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
+        let set = ((cut + 0x7f7f_7f7f_7f7f_7f7f) >> 3) & 0x1010_1010_1010_1010;
         *codes = (u64::from_le_bytes(*codes) | set).to_le_bytes();
     }
 }
