@@ -3,6 +3,7 @@
 //!
 //!     RUSTFLAGS="--cfg loom" cargo test -p monel --release --test loom
 #![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a test's way to fail")]
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -90,7 +91,7 @@ impl Device {
 
 #[test]
 fn a2_two_submitters_and_a_completer_keep_the_window_and_wake_everybody() {
-    model(2, || {
+    model(3, || {
         let device = Device::new();
         let lanes = [(); 2].map(|()| device.core.look(|s| s.add_lane()));
         let submitter = {
@@ -117,7 +118,7 @@ fn a2_two_submitters_and_a_completer_keep_the_window_and_wake_everybody() {
 
 #[test]
 fn e3_a_failure_is_latched_exactly_once() {
-    model(2, || {
+    model(3, || {
         let device = Device::new();
         let lane = device.core.look(|s| s.add_lane());
         let other = {
@@ -148,7 +149,7 @@ fn e3_a_failure_is_latched_exactly_once() {
 
 #[test]
 fn a3_the_budget_of_graphs_in_flight_holds_between_threads() {
-    model(2, || {
+    model(3, || {
         let device = Device::new();
         let lane = device.core.look(|s| s.add_lane());
         let inside = Arc::new(AtomicUsize::new(0));
@@ -191,7 +192,7 @@ fn a3_the_budget_of_graphs_in_flight_holds_between_threads() {
 
 #[test]
 fn o4_an_event_lets_the_waiting_lane_go_on() {
-    model(2, || {
+    model(3, || {
         let device = Device::new();
         let (a, b) = device.core.look(|s| (s.add_lane(), s.add_lane()));
         let first = device.submit(a, 1, &[], None).unwrap();
@@ -213,7 +214,7 @@ fn o4_an_event_lets_the_waiting_lane_go_on() {
 
 #[test]
 fn e5_cancelling_while_the_device_completes_always_resolves() {
-    model(2, || {
+    model(3, || {
         let device = Device::new();
         let lane = device.core.look(|s| s.add_lane());
         let token = CancelToken::new();
@@ -255,7 +256,7 @@ unsafe impl Send for Work {}
 
 #[test]
 fn the_door_shuts_everybody_out_before_the_work_is_reused() {
-    model(3, || {
+    model(5, || {
         let door: Arc<Door<Work>> = Arc::new(Door::new(1));
         let worker = {
             let door = door.clone();
@@ -283,7 +284,7 @@ fn the_door_shuts_everybody_out_before_the_work_is_reused() {
 
 #[test]
 fn a_parked_worker_hears_the_door() {
-    model(3, || {
+    model(5, || {
         let door: Arc<Door<AtomicUsize>> = Arc::new(Door::new(1));
         let worker = {
             let door = door.clone();

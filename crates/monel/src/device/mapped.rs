@@ -134,6 +134,11 @@ mod tests {
             }
         }
         assert_eq!(cut(&tensors, len, 4096, 1 << 20).unwrap(), vec![0..len]);
-        assert_eq!(cut(&[0..5000], 5000, 4096, 4096), Err(0..5000), "too large is an answer, not a loop");
+        let large = 0..5000;
+        assert_eq!(
+            cut(std::slice::from_ref(&large), 5000, 4096, 4096),
+            Err(large),
+            "too large is an answer, not a loop"
+        );
     }
 }

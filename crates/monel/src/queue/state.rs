@@ -138,7 +138,10 @@ impl<P> State<P> {
         let refused = self.lost.as_ref().or(lane.poison.as_ref().map(|p| &p.first));
         if let Some(first) = refused {
             lane.graphs -= usize::from(request.graph);
-            return Err(Error::Poisoned { first: first.clone() });
+            let refused = Err(Error::Poisoned { first: first.clone() });
+            // Dropped after unlocking, as all payloads are: they own device memory and mappings.
+            self.effects.extend(request.chunks.into_iter().flatten().map(Effect::Discard));
+            return refused;
         }
         let id = self.next_id;
         self.next_id += 1;

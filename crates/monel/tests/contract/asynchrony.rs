@@ -19,7 +19,8 @@ fn a1_submit_returns_before_anything_ran() {
         let download = stream.download(&b).unwrap();
         assert!(!graph.is_done() && !upload.is_done() && !download.is_done());
         drop(held);
-        (graph.wait().unwrap(), upload.wait().unwrap());
+        graph.wait().unwrap();
+        upload.wait().unwrap();
         assert_eq!(floats(&download.wait().unwrap()), [3.0; 8]);
     });
 }
@@ -105,7 +106,8 @@ fn a2_two_chunks_of_a_long_graph_wait_on_the_device() {
     assert!(between.is_done() && !dependent.is_done() && !long.is_done());
     script.run_all();
     assert_eq!(script.log().last().unwrap().graph, "fill");
-    (long.wait().unwrap(), dependent.wait().unwrap());
+    long.wait().unwrap();
+    dependent.wait().unwrap();
 }
 
 /// Runs one job and gives its entry in the log.

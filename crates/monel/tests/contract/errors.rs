@@ -42,6 +42,52 @@ fn e1_a_panicking_encoder_is_an_error_also_on_a_helper() {
     }
 }
 
+/// A file whose length cannot be asked for.
+struct Unreadable;
+
+impl monel::HostMapping for Unreadable {
+    fn bytes(&self) -> &[u8] {
+        #[repr(align(4096))]
+        struct Page([u8; 4096]);
+        static PAGE: Page = Page([0; 4096]);
+        &PAGE.0
+    }
+    fn name(&self) -> String {
+        "unreadable".into()
+    }
+    fn current_len(&self) -> Option<u64> {
+        panic!("as the test wants")
+    }
+}
+
+#[test]
+fn e1_other_peoples_code_that_panics_does_not_stop_the_device() {
+    struct Waker;
+    impl std::task::Wake for Waker {
+        fn wake(self: std::sync::Arc<Self>) {
+            panic!("as the test wants")
+        }
+    }
+    on_each(&options(), |rig| {
+        let stream = rig.device.stream();
+        let mapped = rig.device.map(std::sync::Arc::new(Unreadable), &[0..64]).unwrap();
+        let weights = mapped.tensor(0, monel::Desc::new(DType::F32, &[16]).unwrap()).unwrap();
+        let error = stream.download(&weights).unwrap().wait().unwrap_err();
+        assert!(error.to_string().contains("as the test wants"), "{error}");
+        stream.recover().unwrap();
+
+        let held = rig.hold();
+        let a = tensor(&rig.device, Storage::Private, 8);
+        let mut fill = stream.fill(a.buffer(), 0, 32, 3).unwrap();
+        let waker = std::sync::Arc::new(Waker).into();
+        let mut context = std::task::Context::from_waker(&waker);
+        assert!(std::pin::Pin::new(&mut fill).poll(&mut context).is_pending());
+        drop(held);
+        fill.wait().unwrap();
+        assert_eq!(stream.download(&a).unwrap().wait().unwrap(), [3; 32]);
+    });
+}
+
 /// A script with a stream, and a graph of six chunks from `a` to `b`.
 fn scripted_graph(name: &str) -> (Device, Script, Stream, Recording, [Tensor; 2]) {
     let (device, script) = scripted::create(&tiny_chunks());

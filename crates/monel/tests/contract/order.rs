@@ -78,6 +78,27 @@ fn o2_increments_from_several_threads_all_count() {
 }
 
 #[test]
+fn o2_a_stream_keeps_the_order_of_calls_also_where_no_bytes_demand_it() {
+    let (device, script) = scripted::create(&tiny_chunks());
+    let [a, b, c] = [(); 3].map(|()| tensor(&device, Storage::Private, 8));
+    let stream = device.stream();
+    script.hold_encode("slow", 1);
+    let slow = stream.submit(&device.record(&count_up("slow", &a, &b, 3)).unwrap()).unwrap();
+    let unrelated = stream.fill(c.buffer(), 0, 32, 1).unwrap();
+    assert_eq!(script.run_all(), 1, "the first chunk only");
+    script.release();
+    eventually("all ran", || {
+        script.run_all();
+        unrelated.is_done()
+    });
+    slow.wait().unwrap();
+    unrelated.wait().unwrap();
+    let order: Vec<_> = script.log().into_iter().map(|r| (r.graph, r.chunk)).collect();
+    let expected = [("slow", 0), ("slow", 1), ("slow", 2), ("fill", 0)].map(|(g, c)| (g.to_string(), c));
+    assert_eq!(order, expected);
+}
+
+#[test]
 fn o3_a_slow_or_failing_encoder_delays_nobody_else() {
     let (device, script) = scripted::create(&tiny_chunks());
     let [a, b, c, d] = [(); 4].map(|()| tensor(&device, Storage::Private, 8));

@@ -64,7 +64,7 @@ pub fn start(jobs: Arc<Jobs>, mut pool: Pool, device: String, counts: Arc<Counts
     let on_error = counts.clone();
     let body = move || {
         while let Some((job, sink)) = jobs.next() {
-            let done = execute_caught(job, &mut pool, &device);
+            let done = execute(job, &mut pool, &device);
             if let Some(sink) = sink.and_then(|s| s.upgrade()) {
                 sink.completed(done);
             }
@@ -78,39 +78,33 @@ pub fn start(jobs: Arc<Jobs>, mut pool: Pool, device: String, counts: Arc<Counts
     })
 }
 
-/// As [`execute`]. What panics outside of a kernel (a mapping that cannot say its length) fails its submission, and the
-/// queue's thread goes on (contract E1).
-fn execute_caught(job: Job, pool: &mut Pool, device: &str) -> Done {
+/// Runs one job on this thread and the pool. What panics outside of a kernel (a mapping that cannot say its length) fails
+/// its submission, and the queue's thread goes on (contract E1).
+pub(crate) fn execute(job: Job, pool: &mut Pool, device: &str) -> Done {
     let (seq, began) = (job.seq, Instant::now());
-    catch_unwind(AssertUnwindSafe(|| execute(job, pool, device))).unwrap_or_else(|panic| {
-        let cause = Error::Kernel(format!("the device's thread panicked: {}", panic_message(panic.as_ref())));
-        Done { seq, result: Err((None, cause)), began, ended: Instant::now() }
-    })
+    let result = catch_unwind(AssertUnwindSafe(|| run(job, pool, device, began))).unwrap_or_else(|panic| {
+        let reason = panic_message(panic.as_ref());
+        Err((None, Error::Kernel(format!("the device's thread panicked: {reason}"))))
+    });
+    Done { seq, result, began, ended: Instant::now() }
 }
 
-/// Runs one job on this thread and the pool. Nothing of the job is held when it returns, so memory that only the job
-/// kept alive is free before anybody hears that it is done.
-pub(crate) fn execute(job: Job, pool: &mut Pool, device: &str) -> Done {
-    let began = Instant::now();
+/// Nothing of the job is held when it returns, so memory that only the job kept alive is free before anybody hears that
+/// it is done.
+fn run(job: Job, pool: &mut Pool, device: &str, began: Instant) -> Result<(), (Option<String>, Error)> {
     let commands: &dyn Any = job.commands.as_ref();
-    let result = match commands.downcast_ref::<SoftCommands>() {
+    match commands.downcast_ref::<SoftCommands>() {
         Some(SoftCommands::Chunk(chunk)) => run_chunk(chunk, &job, pool, device, began),
         Some(SoftCommands::Transfer(transfer)) => {
             let result = transfer.run().map_err(|e| (None, e));
             if let Some(trace) = &job.trace {
-                trace.add(
-                    track(device),
-                    "execute",
-                    format!("execute {}", job.label.0),
-                    began,
-                    Instant::now(),
-                );
+                let name = format!("execute {}", job.label.0);
+                trace.add(track(device), "execute", name, began, Instant::now());
             }
             result
         }
         None => Err((None, Error::Kernel("commands of another device".into()))),
-    };
-    Done { seq: job.seq, result, began, ended: Instant::now() }
+    }
 }
 
 fn run_chunk(
