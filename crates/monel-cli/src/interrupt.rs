@@ -16,6 +16,7 @@ static REQUESTED: AtomicBool = AtomicBool::new(false);
 
 type Callback = Box<dyn Fn() + Send>;
 static ON_FIRST: Mutex<Vec<Callback>> = Mutex::new(Vec::new());
+static SCOPED: Mutex<Vec<(u64, Callback)>> = Mutex::new(Vec::new());
 static ON_SECOND: Mutex<Vec<Callback>> = Mutex::new(Vec::new());
 
 /// Set from the first Ctrl-C on. Loops that wait (a download, a lock) look at it.
@@ -41,6 +42,25 @@ pub fn on_first(callback: impl Fn() + Send + 'static) {
         callback();
     }
     callbacks.push(Box::new(callback));
+}
+
+/// Runs `callback` at a Ctrl-C while the guard lives: for one answer of many.
+#[must_use = "the callback is gone with the guard"]
+pub fn while_here(callback: impl Fn() + Send + 'static) -> Guard {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    SCOPED.lock().unwrap_or_else(PoisonError::into_inner).push((id, Box::new(callback)));
+    Guard(id)
+}
+
+/// Keeps a callback of [`while_here`].
+#[derive(Debug)]
+pub struct Guard(u64);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        SCOPED.lock().unwrap_or_else(PoisonError::into_inner).retain(|(id, _)| *id != self.0);
+    }
 }
 
 /// Runs `callback` before the second Ctrl-C ends the process: for whoever changed the terminal's mode.
@@ -85,6 +105,7 @@ fn heard() -> bool {
     let again = REQUESTED.swap(true, Ordering::AcqRel);
     if !again {
         callbacks.iter().for_each(|callback| callback());
+        SCOPED.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|(_, callback)| callback());
     }
     again
 }

@@ -15,3 +15,4 @@ pub mod exit;
 pub mod interrupt;
 pub mod models;
 pub mod output;
+pub mod session;

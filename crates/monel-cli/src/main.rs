@@ -37,6 +37,15 @@ fn main() -> ExitCode {
 
 fn run(command: &Command, out: &mut Output) -> anyhow::Result<Outcome> {
     match command {
+        Command::Run(args) => commands::run::run(args, out),
+        Command::Chat(args) => commands::chat::run(args, out),
+        Command::Tokenize(args) => commands::tokenize::run(args, out),
+        Command::Detokenize(args) => commands::detokenize::run(args, out),
+        Command::Bench(args) => commands::bench::run(args, out),
+        Command::Perplexity(args) => commands::perplexity::run(args, out),
+        Command::Inspect(args) => commands::inspect::run(args, out),
+        Command::Devices(args) => commands::devices::run(args, out),
+        Command::Check(args) => commands::check::run(args, out),
         Command::Pull(args) => commands::pull::run(args, out),
     }
 }

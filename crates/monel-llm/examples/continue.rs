@@ -14,7 +14,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = Arc::new(Model::load(path, &device)?);
     let mut context = Context::new(model.clone(), &ContextOptions::default())?;
     let prompt = model.tokenizer.encode(&text, true, true)?;
-    let request = Request { prompt, max_tokens: Some(tokens), sampling: Sampling::greedy(), ..Request::default() };
+    let request =
+        Request { prompt, max_tokens: Some(tokens), sampling: Sampling::greedy(), ..Request::default() };
     print!("{text}");
     let out = context.generate(&request, &mut |step| {
         print!("{}", model.tokenizer.piece(step.id).unwrap_or_default());

@@ -9,7 +9,9 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::sampling::Sampling;
 use monel::ops::BinaryKind;
-use monel::{CancelToken, DType, Desc, Download, Graph, Needs, Recording, Stream, Submission, Tensor, Value, ops};
+use monel::{
+    CancelToken, DType, Desc, Download, Graph, Needs, Recording, Stream, Submission, Tensor, Value, ops,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -48,8 +50,16 @@ impl ContextOptions {
             return Err(Error::Setting { name: "the context", found: context.to_string(), expected });
         }
         for dtype in [self.keys, self.values] {
-            let known =
-                [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1];
+            let known = [
+                DType::F32,
+                DType::F16,
+                DType::BF16,
+                DType::Q8_0,
+                DType::Q4_0,
+                DType::Q4_1,
+                DType::Q5_0,
+                DType::Q5_1,
+            ];
             if !known.contains(&dtype) {
                 let expected = "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1";
                 return Err(Error::Setting { name: "the cache type", found: dtype.to_string(), expected });
@@ -219,7 +229,9 @@ impl Context {
         let mut submission = None;
         for (i, batch) in batches.enumerate() {
             let at = self.evaluated.len();
-            let bytes = |values: &mut dyn Iterator<Item = i32>| values.flat_map(i32::to_le_bytes).collect::<Vec<u8>>();
+            let bytes = |values: &mut dyn Iterator<Item = i32>| {
+                values.flat_map(i32::to_le_bytes).collect::<Vec<u8>>()
+            };
             let tokens = bytes(&mut batch.iter().map(|&id| id as i32));
             let places = bytes(&mut (at..at + batch.len()).map(|p| p as i32));
             drop(self.stream.upload(&self.tokens.slice(0, 0, batch.len())?, &tokens)?);
@@ -334,7 +346,14 @@ impl Context {
     }
 
     /// Draws a token and puts it, and its position, where the next step reads them.
-    fn sample(&self, g: &mut Graph, logits: Value, history: Value, positions: Value, count: usize) -> Result<()> {
+    fn sample(
+        &self,
+        g: &mut Graph,
+        logits: Value,
+        history: Value,
+        positions: Value,
+        count: usize,
+    ) -> Result<()> {
         let params = g.leaf(&self.params);
         let history = g.reshape(history, &[self.positions])?;
         let position = g.slice(positions, 0, count - 1, 1)?;

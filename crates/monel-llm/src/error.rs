@@ -51,7 +51,9 @@ pub enum Error {
         expected: String,
     },
     /// A prompt that does not fit.
-    #[error("the prompt has {prompt} tokens, the context holds {context}: shorten the prompt or ask for a larger context (-c)")]
+    #[error(
+        "the prompt has {prompt} tokens, the context holds {context}: shorten the prompt or ask for a larger context (-c)"
+    )]
     PromptTooLong {
         /// Tokens of the prompt.
         prompt: usize,
@@ -59,7 +61,9 @@ pub enum Error {
         context: usize,
     },
     /// Nothing to continue.
-    #[error("the prompt is empty and the model has no token for the begin of a text: give at least one token")]
+    #[error(
+        "the prompt is empty and the model has no token for the begin of a text: give at least one token"
+    )]
     EmptyPrompt,
     /// A token that is not in the vocabulary.
     #[error("token {id} is not in the vocabulary of {size} tokens")]

@@ -84,7 +84,11 @@ pub struct Generated {
 
 impl Context {
     /// Generates. `on_step` hears of each token as it comes and answers whether to go on.
-    pub fn generate(&mut self, request: &Request, on_step: &mut dyn FnMut(&Step) -> bool) -> Result<Generated> {
+    pub fn generate(
+        &mut self,
+        request: &Request,
+        on_step: &mut dyn FnMut(&Step) -> bool,
+    ) -> Result<Generated> {
         if request.prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
@@ -113,7 +117,8 @@ impl Context {
             }
         }
         let stop = stop.unwrap_or(if limit == room { Stop::Context } else { Stop::Length });
-        let stop = if request.max_tokens == Some(limit) && stop == Stop::Context { Stop::Length } else { stop };
+        let stop =
+            if request.max_tokens == Some(limit) && stop == Stop::Context { Stop::Length } else { stop };
         // Decode steps put the tokens they were fed into the cache: all but perhaps the last generated one.
         let ids: Vec<u32> = run.steps.iter().map(|s| s.id).take(run.submitted.saturating_sub(1)).collect();
         self.note(&ids);

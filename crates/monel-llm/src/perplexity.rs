@@ -37,7 +37,11 @@ impl Context {
         let windows = ids.len() / window;
         if windows == 0 {
             let found = format!("{} tokens", ids.len());
-            return Err(Error::Setting { name: "the text", found, expected: "at least one window (-c) of tokens" });
+            return Err(Error::Setting {
+                name: "the text",
+                found,
+                expected: "at least one window (-c) of tokens",
+            });
         }
         let tokenizer = &self.model().tokenizer;
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());

@@ -95,7 +95,8 @@ impl Weights {
         let mut tensors = HashMap::new();
         let mut done = 0;
         progress(0, total);
-        let (stay, change): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|w| w.natural == w.target && maps(&device));
+        let (stay, change): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|w| w.natural == w.target && maps(&device));
         let views = map_parts(gguf, &device, stay.iter().chain(&change))?;
         for w in &stay {
             tensors.insert(w.info.name.clone(), in_place(gguf, &views, w)?);
@@ -139,10 +140,13 @@ fn wanted<'a>(
     hyper: &Hyper,
 ) -> Result<Vec<Wanted<'a>>> {
     let h = hyper;
-    let mut names: Vec<(String, bool)> = vec![("token_embd.weight".into(), false), ("output_norm.weight".into(), false)];
+    let mut names: Vec<(String, bool)> =
+        vec![("token_embd.weight".into(), false), ("output_norm.weight".into(), false)];
     names.extend([("output.weight".to_string(), true), ("rope_freqs.weight".to_string(), true)]);
     for layer in 0..h.layers {
-        names.extend(architecture.layer_tensors.iter().map(|(s, optional)| (format!("blk.{layer}.{s}"), *optional)));
+        names.extend(
+            architecture.layer_tensors.iter().map(|(s, optional)| (format!("blk.{layer}.{s}"), *optional)),
+        );
     }
     let (queries, keys) = (h.key_head * h.heads, h.key_head * h.kv_heads);
     let values = h.value_head * h.kv_heads;
@@ -153,9 +157,12 @@ fn wanted<'a>(
         let info = match (gguf.tensor(&name), optional) {
             (Some(info), _) => info,
             (None, true) => continue,
-            (None, false) => return Err(gguf.require_tensor(&name).err().map_or_else(|| missing(&name), Error::from)),
+            (None, false) => {
+                return Err(gguf.require_tensor(&name).err().map_or_else(|| missing(&name), Error::from));
+            }
         };
-        let suffix = name.split_once('.').map_or("", |(_, rest)| rest.split_once('.').map_or(rest, |(_, s)| s));
+        let suffix =
+            name.split_once('.').map_or("", |(_, rest)| rest.split_once('.').map_or(rest, |(_, s)| s));
         let shape: &[usize] = match (name.as_str(), suffix) {
             ("token_embd.weight" | "output.weight", _) => &[h.width, vocabulary],
             ("rope_freqs.weight", _) => &[h.rope.dims / 2],
@@ -183,7 +190,8 @@ fn wanted<'a>(
         }
         let natural = Desc::new(dtype, shape)?;
         let looked_up_only = name == "token_embd.weight" && separate_output;
-        let target = if looked_up_only || shape.len() == 1 { dtype } else { device.weight_type(dtype, natural.ne) };
+        let target =
+            if looked_up_only || shape.len() == 1 { dtype } else { device.weight_type(dtype, natural.ne) };
         list.push(Wanted { info, natural, target: Desc::new(target, shape)? });
     }
     Ok(list)

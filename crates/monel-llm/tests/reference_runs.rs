@@ -28,11 +28,7 @@ struct Recorded {
 impl Recorded {
     fn of(stem: &str) -> Recorded {
         let read = |suffix: &str| reference(&format!("greedy-{stem}{suffix}.json"));
-        Recorded {
-            shipped: read(""),
-            other: read(".norepack-nofa-kvf32"),
-            truth: read(".dequantized-f32"),
-        }
+        Recorded { shipped: read(""), other: read(".norepack-nofa-kvf32"), truth: read(".dequantized-f32") }
     }
 }
 
@@ -51,7 +47,9 @@ fn ids(value: &Value) -> Vec<u32> {
 /// Token and log-probability of the recorded top ten.
 fn top(prompt: &Value) -> Vec<(u32, f64)> {
     let list = prompt["top10"].as_array().expect("top10");
-    list.iter().map(|t| (t[0].as_u64().expect("id") as u32, t[3].as_f64().expect("log-probability"))).collect()
+    list.iter()
+        .map(|t| (t[0].as_u64().expect("id") as u32, t[3].as_f64().expect("log-probability")))
+        .collect()
 }
 
 /// Differences to the truth at its first five tokens, where the other run recorded them.
@@ -69,8 +67,13 @@ fn largest(d: &[f64]) -> f64 {
 
 fn run(context: &mut Context, prompt: Vec<u32>, tokens: usize, logprobs: Option<usize>) -> Generated {
     context.truncate(0);
-    let request =
-        Request { prompt, max_tokens: Some(tokens), sampling: Sampling::greedy(), logprobs, ..Request::default() };
+    let request = Request {
+        prompt,
+        max_tokens: Some(tokens),
+        sampling: Sampling::greedy(),
+        logprobs,
+        ..Request::default()
+    };
     context.generate(&request, &mut |_| true).expect("a run")
 }
 
@@ -79,14 +82,19 @@ fn check(file: &str, stem: &str, threads: &[usize]) {
     let recorded = Recorded::of(stem);
     let mut outputs: Vec<Vec<Vec<u32>>> = Vec::new();
     for &threads in threads {
-        let device = software::create(&software::Options { threads, ..Default::default() }).expect("a device");
+        let device =
+            software::create(&software::Options { threads, ..Default::default() }).expect("a device");
         let model = Arc::new(Model::load(&path, &device).expect("a model"));
         let mut context = Context::new(model.clone(), &ContextOptions::default()).expect("a context");
         let (mut ours, mut theirs, mut greedy) = (Vec::new(), [Vec::new(), Vec::new()], Vec::new());
         for p in prompts(&recorded.shipped) {
             let (id, prompt_ids) = (&p["id"], ids(&p["prompt_ids"]));
             let text = p["text"].as_str().expect("a text");
-            assert_eq!(model.tokenizer.encode(text, true, true).expect("ids"), prompt_ids, "{stem} {id}: tokens");
+            assert_eq!(
+                model.tokenizer.encode(text, true, true).expect("ids"),
+                prompt_ids,
+                "{stem} {id}: tokens"
+            );
             let truth = prompt(&recorded.truth, id);
             let first = run(&mut context, prompt_ids.clone(), 1, Some(64));
             let step = &first.steps[0];
@@ -107,7 +115,11 @@ fn check(file: &str, stem: &str, threads: &[usize]) {
             4.0 / 3.0 * rms(&theirs[0]).max(rms(&theirs[1])),
             2.0 * largest(&theirs[0]).max(largest(&theirs[1])),
         );
-        println!("{stem}, {threads} threads: rms {:.4} (limit {limit:.4}), largest {:.3} (limit {single:.3})", rms(&ours), largest(&ours));
+        println!(
+            "{stem}, {threads} threads: rms {:.4} (limit {limit:.4}), largest {:.3} (limit {single:.3})",
+            rms(&ours),
+            largest(&ours)
+        );
         assert!(rms(&ours) <= limit, "{stem}: rms {} over {limit}", rms(&ours));
         assert!(largest(&ours) <= single, "{stem}: {} over {single}", largest(&ours));
         outputs.push(greedy);
@@ -123,7 +135,12 @@ fn compare_greedy(what: &str, recorded: &Value, want: &[u32], got: &[u32], stop:
         Some(at) => {
             let margin = margins[at].as_f64().expect("a margin");
             println!("{what}: parts at token {at}, margin {margin:.3}");
-            assert!(margin <= MARGIN, "{what}: token {at} is {} and not {}, margin {margin}", got[at], want[at]);
+            assert!(
+                margin <= MARGIN,
+                "{what}: token {at} is {} and not {}, margin {margin}",
+                got[at],
+                want[at]
+            );
         }
         None if got.len() < want.len() => {
             // We ended where the reference went on: the same rule, the end is a token like any other.
@@ -133,7 +150,12 @@ fn compare_greedy(what: &str, recorded: &Value, want: &[u32], got: &[u32], stop:
         None if ended => {
             let margin = margins.get(want.len()).and_then(Value::as_f64);
             let same = got.len() == want.len() && stop == Stop::End;
-            assert!(same || margin.is_some_and(|m| m <= MARGIN), "{what}: {} tokens, {} recorded", got.len(), want.len());
+            assert!(
+                same || margin.is_some_and(|m| m <= MARGIN),
+                "{what}: {} tokens, {} recorded",
+                got.len(),
+                want.len()
+            );
         }
         None => {}
     }

@@ -31,8 +31,17 @@ pub struct Cli {
 
 /// The commands.
 #[derive(Debug, clap::Subcommand)]
+#[allow(missing_docs)] // The texts are the structs', which clap shows.
 pub enum Command {
-    #[allow(missing_docs)] // The text is the struct's, which clap shows.
+    Run(run::Args),
+    Chat(chat::Args),
+    Tokenize(tokenize::Args),
+    Detokenize(detokenize::Args),
+    Bench(bench::Args),
+    Perplexity(perplexity::Args),
+    Inspect(inspect::Args),
+    Devices(devices::Args),
+    Check(check::Args),
     Pull(pull::Args),
 }
 
@@ -47,8 +56,10 @@ Exit codes: 0 done, 1 an error, 2 wrong usage, 130 stopped by Ctrl-C.";
 
 const EXAMPLES: &str = "\
 EXAMPLES:
-  monel pull smollm2          Fetch a small model
-  monel pull --help           How a command is used, with examples";
+  monel run smollm2 \"Why is the sky blue?\"    Answer a question (fetches the model first)
+  monel chat smollm2                           Talk
+  monel bench smollm2                          Tokens per second on this machine
+  monel run --help                             How a command is used, with examples";
 
 /// llama.cpp's short names of more than one letter, which clap would read as `-c tk`.
 const LONG_SHORTS: [(&str, &str); 3] =

@@ -12,8 +12,7 @@ use monel_llm::tokenizer::{DecodeOptions, StreamDecoder};
 use monel_llm::{Generated, Model, ModelFile, Request, Stop};
 use serde::Serialize;
 
-use crate::args::parse;
-use crate::args::run::Args;
+use crate::args::run::{Args, Input};
 use crate::exit::Outcome;
 use crate::output::{Output, note};
 use crate::session;
@@ -48,14 +47,22 @@ struct Timings {
     predicted_ms: f64,
 }
 
+/// What to continue.
+enum Prompt {
+    Ids(Vec<u32>),
+    Text(String),
+}
+
 /// Generates; prints the text as it comes, or one JSON object at the end.
 ///
 /// # Errors
 /// Whatever keeps the model from being loaded or run, and stdout's errors.
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
     // Flags and stdin first: nobody should wait for a model to hear about a typo.
-    let ids = args.ids.as_deref().map(parse::ids).transpose().map_err(|e| args.bad_ids(&e))?;
-    let prompt = if ids.is_none() { args.input.prompt("run")?.read("run")? } else { String::new() };
+    let prompt = match args.input()? {
+        Input::Ids(ids) => Prompt::Ids(ids),
+        Input::Prompt(source) => Prompt::Text(source.read("run")?),
+    };
     let mut trace_file = match &args.trace {
         Some(path) => {
             let created = File::create(path)
@@ -68,9 +75,9 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
     let options = session::context_options(&file, args.ctx_size, &args.cache)?;
     let model = session::load(file, &device, &options)?;
-    let prompt_ids = match ids {
-        Some(ids) => ids,
-        None => prompt_ids(&model, &prompt, args.raw)?,
+    let prompt_ids = match prompt {
+        Prompt::Ids(ids) => ids,
+        Prompt::Text(text) => prompt_ids(&model, &text, args.raw)?,
     };
     let mut context = session::context(&model, &options)?;
     if let Some((_, _, trace)) = &trace_file {

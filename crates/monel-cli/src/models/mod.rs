@@ -61,6 +61,14 @@ pub fn pull(name: &str, verify: bool, progress: &dyn Progress) -> Result<Pulled,
     with_store(progress, |store| store.named(name, verify))
 }
 
+/// The directory where models and the history of `chat` are kept; it need not exist yet.
+///
+/// # Errors
+/// When the user has no cache directory.
+pub fn cache_dir() -> Result<PathBuf, ModelError> {
+    cache::Cache::from_env().map(|cache| cache.file(""))
+}
+
 fn with_store<T>(
     progress: &dyn Progress,
     act: impl FnOnce(&Store<'_>) -> Result<T, ModelError>,

@@ -68,13 +68,21 @@ impl Hyper {
         let kv_heads = optional("attention.head_count_kv", heads)?;
         if !heads.is_multiple_of(kv_heads) {
             let expected = format!("a divisor of {heads} query heads");
-            return Err(Error::Metadata { key: key("attention.head_count_kv"), found: kv_heads.to_string(), expected });
+            return Err(Error::Metadata {
+                key: key("attention.head_count_kv"),
+                found: kv_heads.to_string(),
+                expected,
+            });
         }
         let key_head = optional("attention.key_length", (width / heads).max(1))?;
         let dims = optional("rope.dimension_count", key_head)?;
         if dims > key_head || !dims.is_multiple_of(2) {
             let expected = format!("an even number up to the head's {key_head}");
-            return Err(Error::Metadata { key: key("rope.dimension_count"), found: dims.to_string(), expected });
+            return Err(Error::Metadata {
+                key: key("rope.dimension_count"),
+                found: dims.to_string(),
+                expected,
+            });
         }
         let context = required("context_length")?;
         let base = metadata.get_f32(&key("rope.freq_base"))?.unwrap_or(10_000.0);
@@ -91,7 +99,10 @@ impl Hyper {
             context,
             eps: metadata.require_f32(&key("attention.layer_norm_rms_epsilon"))?,
             rope: RopeParams { kind: rope_kind, dims, base, scaling },
-            window: metadata.get_u32(&key("attention.sliding_window"))?.filter(|&w| w > 0).map(|w| w as usize),
+            window: metadata
+                .get_u32(&key("attention.sliding_window"))?
+                .filter(|&w| w > 0)
+                .map(|w| w as usize),
             vocabulary: 0,
         })
     }

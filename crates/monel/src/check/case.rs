@@ -98,6 +98,16 @@ pub enum Tolerance {
     Relative(f64),
 }
 
+impl std::fmt::Display for Tolerance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Tolerance::Exact => f.write_str("exact"),
+            Tolerance::Nmse(limit) => write!(f, "nmse {limit:e}"),
+            Tolerance::Relative(limit) => write!(f, "relative {limit:e}"),
+        }
+    }
+}
+
 impl Operand {
     /// A whole tensor of normal numbers.
     pub fn normal(dtype: DType, ne: &[usize]) -> Operand {

@@ -5,7 +5,7 @@
 //! Dimensions 2 and 3 of x are batches; those of the weights divide them (grouped heads share a matrix).
 
 use super::{Cost, Op};
-use crate::check::{Case, Operand, Tolerance};
+use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::device::software::simd;
 use crate::error::{Error, Result};
 use crate::kernel::{Call, Input, Kernel, Output, RefTensor, Worker};
@@ -308,9 +308,10 @@ pub(super) fn cases() -> Vec<Case> {
         let unit = natural.block_len();
         for dtype in [natural, DType::Packed(block)] {
             let mut case = |w: Operand, x: Operand| cases.push(Case::new(MatMul, dtype, vec![w, x], integer));
-            for (blocks, n, m) in
-                [(1, 1, 1), (2, 16, 1), (3, 17, 2), (1, 40, 7), (4, 33, 13), (2, 100, 25), (2, 5, 0)]
-            {
+            // One number alone: of one sign, so that nothing cancels.
+            let positive = |dtype, ne: &[usize]| Operand::normal(dtype, ne).fill(Fill::Uniform(0.5, 1.5));
+            case(positive(dtype, &[unit, 1]), positive(DType::F32, &[unit, 1]));
+            for (blocks, n, m) in [(2, 16, 1), (3, 17, 2), (1, 40, 7), (4, 33, 13), (2, 100, 25), (2, 5, 0)] {
                 case(Operand::normal(dtype, &[blocks * unit, n]), f32(&[blocks * unit, m]));
             }
             case(Operand::normal(dtype, &[unit, 20]), f32(&[unit, 3, 2, 2]));

@@ -34,7 +34,7 @@ impl Tensor {
             });
         }
         let align = match desc.dtype {
-            DType::Packed(_) | DType::Q8A => 64,
+            DType::Q8A => 64,
             t if t.is_quantized() => 2,
             t => t.block_bytes(),
         };

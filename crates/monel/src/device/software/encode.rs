@@ -106,6 +106,9 @@ impl Encoder {
         keep: &mut Vec<Arc<dyn Memory>>,
     ) -> Result<Vec<crate::kernel::Kernel>> {
         let mut resolve = |place: &Place| -> Result<*mut u8> {
+            if place.desc.span() == 0 {
+                return Ok(std::ptr::dangling_mut::<u64>().cast());
+            }
             let memory = match &place.buffer {
                 Some(buffer) => {
                     if !keep.iter().any(|k| Arc::ptr_eq(k, buffer.memory())) {

@@ -1,0 +1,171 @@
+//! `monel chat`: a conversation in the terminal.
+//!
+//! The whole conversation is rendered by the model's template each time; the context evaluates only what it has not
+//! seen. Ctrl-C stops an answer and keeps the conversation; Ctrl-D ends it.
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+
+use anyhow::Context as _;
+use monel::{CancelToken, Trace};
+use monel_llm::chat::{ChatError, ChatOptions, Message};
+use monel_llm::tokenizer::{DecodeOptions, StreamDecoder};
+use monel_llm::{Context, ModelFile, Request, Sampling, Stop};
+use rustyline::error::ReadlineError;
+
+use crate::args::chat::Args;
+use crate::args::common::PromptSource;
+use crate::exit::Outcome;
+use crate::output::{Output, note};
+use crate::{interrupt, models, session};
+
+/// Talks until the input ends.
+///
+/// # Errors
+/// A model without a chat template, whatever keeps it from being loaded or run, and stdout's errors.
+pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
+    let source = args.input.prompt("chat")?;
+    let first = if source == PromptSource::Stdin { None } else { Some(source.read("chat")?) };
+    let mut trace_file = match &args.trace {
+        Some(path) => {
+            let created = File::create(path)
+                .with_context(|| format!("cannot write the timeline {}", path.display()))?;
+            Some((BufWriter::new(created), path, Trace::new()))
+        }
+        None => None,
+    };
+    let file = ModelFile::open(session::path(args.input.spec())?)?;
+    let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
+    let options = session::context_options(&file, args.ctx_size, &args.cache)?;
+    let model = session::load(file, &device, &options)?;
+    if let Err(error) = model.chat_template() {
+        anyhow::bail!("{error}: `monel run --raw` continues a text with this model");
+    }
+    let context = session::context(&model, &options)?;
+    if let Some((_, _, trace)) = &trace_file {
+        device.set_trace(Some(trace.clone()));
+    }
+    let sampling = session::sampling(&args.sampling);
+    let mut talk = Talk { context, sampling, max_tokens: args.n_predict.tokens(), messages: Vec::new() };
+    let result = talk.run(first, out);
+    if let Some((file, path, trace)) = &mut trace_file {
+        device.set_trace(None);
+        trace
+            .write(file)
+            .and_then(|()| file.flush())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    result
+}
+
+struct Talk {
+    context: Context,
+    sampling: Sampling,
+    max_tokens: Option<usize>,
+    messages: Vec<Message>,
+}
+
+impl Talk {
+    fn run<W: Write>(&mut self, mut first: Option<String>, out: &mut Output<W>) -> anyhow::Result<Outcome> {
+        let mut lines = Lines::open()?;
+        note("Ctrl-C stops an answer, Ctrl-D ends the conversation, /clear forgets it.");
+        loop {
+            let line = match first.take() {
+                Some(line) => line,
+                None => match lines.next()? {
+                    Some(line) => line,
+                    None => return Ok(Outcome::Done),
+                },
+            };
+            match line.trim() {
+                "" => continue,
+                "/clear" => self.messages.clear(),
+                "/exit" | "/quit" => return Ok(Outcome::Done),
+                text => self.answer(text, out)?,
+            }
+        }
+    }
+
+    fn answer<W: Write>(&mut self, text: &str, out: &mut Output<W>) -> anyhow::Result<()> {
+        let model = self.context.model().clone();
+        self.messages.push(Message::new("user", text));
+        let template = model.chat_template().map_err(ChatError::clone)?;
+        let prompt =
+            model.tokenizer.encode_prompt(&template.render(&self.messages, &ChatOptions::default())?)?;
+        if prompt.len() >= self.context.capacity() {
+            self.messages.pop();
+            note(format_args!(
+                "the conversation has {} tokens, the context holds {}: /clear forgets it, -c makes a larger one",
+                prompt.len(),
+                self.context.capacity()
+            ));
+            return Ok(());
+        }
+        interrupt::clear();
+        let cancel = CancelToken::new();
+        let token = cancel.clone();
+        let _stop = interrupt::while_here(move || token.cancel());
+        let sampling = self.sampling.clone();
+        let request = Request { prompt, max_tokens: self.max_tokens, sampling, cancel, ..Request::default() };
+        let options = DecodeOptions { continues: true, ..DecodeOptions::default() };
+        let mut decoder = StreamDecoder::new(&model.tokenizer, options);
+        let (mut answer, mut written) = (String::new(), Ok(()));
+        let generated = self.context.generate(&request, &mut |step| {
+            let piece = decoder.push(step.id).unwrap_or_default();
+            answer.push_str(piece);
+            written = out.text(piece);
+            written.is_ok()
+        })?;
+        written?;
+        let rest = decoder.finish();
+        out.text(rest)?;
+        out.text("\n")?;
+        answer.push_str(rest);
+        self.messages.push(Message::new("assistant", answer));
+        if generated.stop == Stop::Cancelled {
+            interrupt::clear();
+        }
+        super::run::summary(&model, &request, &generated);
+        Ok(())
+    }
+}
+
+/// Lines of the user: edited, with history, where stdin is a terminal; as they come where it is not.
+enum Lines {
+    Terminal(Box<rustyline::DefaultEditor>, Option<std::path::PathBuf>),
+    Pipe(std::io::Lines<std::io::StdinLock<'static>>),
+}
+
+impl Lines {
+    fn open() -> anyhow::Result<Lines> {
+        if !std::io::stdin().is_terminal() {
+            return Ok(Lines::Pipe(std::io::BufRead::lines(std::io::stdin().lock())));
+        }
+        let mut editor = rustyline::DefaultEditor::new().context("cannot edit lines on this terminal")?;
+        let history = models::cache_dir().ok().map(|dir| dir.join("chat-history.txt"));
+        if let Some(path) = &history {
+            // The first conversation has no history yet.
+            let _ = editor.load_history(path);
+        }
+        Ok(Lines::Terminal(Box::new(editor), history))
+    }
+
+    fn next(&mut self) -> anyhow::Result<Option<String>> {
+        match self {
+            Lines::Pipe(lines) => lines.next().transpose().context("cannot read from standard input"),
+            Lines::Terminal(editor, history) => match editor.readline("> ") {
+                Ok(line) => {
+                    let _ = editor.add_history_entry(&line);
+                    if let Some(path) = history {
+                        // History is a comfort: a full disk is no reason to end a conversation.
+                        let _ = editor.append_history(path).or_else(|_| editor.save_history(path));
+                    }
+                    Ok(Some(line))
+                }
+                Err(ReadlineError::Eof) => Ok(None),
+                Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
+                Err(error) => Err(error).context("cannot read from the terminal"),
+            },
+        }
+    }
+}
