@@ -1,7 +1,7 @@
 //! A1 to A7.
 
 use crate::harness::*;
-use monel::device::scripted::{self, Ran, Script};
+use monel::device::scripted::{Ran, Script};
 use monel::device::{Device, Storage};
 use monel::{DType, Graph, Trace};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn a1_submit_returns_before_anything_ran() {
 
 #[test]
 fn a2_the_first_chunk_is_64_nodes_or_a_tenth() {
-    let (device, _script) = scripted::create(&options());
+    let (device, _script) = scripted(&options());
     let (a, b) = (tensor(&device, Storage::Private, 8), tensor(&device, Storage::Private, 8));
     for (nodes, first) in [(1, 1), (64, 64), (65, 64), (640, 64), (700, 70), (2000, 200)] {
         let plan = device.plan(&count_up("long", &a, &b, nodes)).unwrap();
@@ -39,7 +39,7 @@ fn a2_the_first_chunk_is_64_nodes_or_a_tenth() {
 
 #[test]
 fn a2_the_device_starts_while_the_rest_is_encoded() {
-    let (device, script) = scripted::create(&options());
+    let (device, script) = scripted(&options());
     let (a, b) = (tensor(&device, Storage::Private, 8), tensor(&device, Storage::Private, 8));
     script.hold_encode("long", 1);
     let stream = device.stream();
@@ -82,7 +82,7 @@ fn a2_results_are_the_same_for_any_number_of_helpers() {
 
 #[test]
 fn a2_two_chunks_of_a_long_graph_wait_on_the_device() {
-    let (device, script) = scripted::create(&tiny_chunks());
+    let (device, script) = scripted(&tiny_chunks());
     let (a, b) = (tensor(&device, Storage::Private, 8), tensor(&device, Storage::Private, 8));
     let recording = device.record(&count_up("long", &a, &b, 20)).unwrap();
     let (stream, other) = (device.stream(), device.stream());
@@ -118,7 +118,7 @@ fn step(script: &Script) -> Ran {
 
 #[test]
 fn a2_between_two_graphs_the_device_is_not_idle() {
-    let (device, script) = scripted::create(&options());
+    let (device, script) = scripted(&options());
     let stream = device.stream();
     let tensors: Vec<_> = (0..8).map(|_| tensor(&device, Storage::Private, 8)).collect();
     // Each graph is new, so it has to be encoded while the one before runs; 100 nodes are two chunks.
@@ -144,7 +144,7 @@ fn a2_between_two_graphs_the_device_is_not_idle() {
 
 #[test]
 fn a3_a_full_budget_waits_for_the_oldest_and_says_so() {
-    let (device, script) = scripted::create(&options());
+    let (device, script) = scripted(&options());
     let stream = device.stream();
     let trace = Trace::new();
     device.set_trace(Some(trace.clone()));
@@ -231,7 +231,7 @@ fn heavy(device: &Device, steps: usize) -> Graph {
 
 #[test]
 fn a5_chunks_keep_to_the_budget_as_estimates_adapt() {
-    let (device, script) = scripted::create(&options());
+    let (device, script) = scripted(&options());
     let stream = device.stream();
     let graph = heavy(&device, 40);
     let first = device.record(&graph).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::harness::*;
 use crate::transfers::block_on;
-use monel::device::scripted::{self, Fault, Script};
+use monel::device::scripted::{Fault, Script};
 use monel::device::{Device, Storage};
 use monel::{CancelToken, DType, Error, Graph, Recording, Stream, Tensor};
 
@@ -90,7 +90,7 @@ fn e1_other_peoples_code_that_panics_does_not_stop_the_device() {
 
 /// A script with a stream, and a graph of six chunks from `a` to `b`.
 fn scripted_graph(name: &str) -> (Device, Script, Stream, Recording, [Tensor; 2]) {
-    let (device, script) = scripted::create(&tiny_chunks());
+    let (device, script) = scripted(&tiny_chunks());
     let tensors = [(); 2].map(|()| tensor(&device, Storage::Private, 8));
     let recording = device.record(&count_up(name, &tensors[0], &tensors[1], 6)).unwrap();
     let stream = device.stream();
@@ -275,8 +275,8 @@ fn e3_a_hang_is_a_timeout_of_its_chunk() {
 
 #[test]
 fn e4_a_graph_that_cannot_run_is_refused_whole() {
-    let (device, script) = scripted::create(&options());
-    let (elsewhere, _script) = scripted::create(&options());
+    let (device, script) = scripted(&options());
+    let (elsewhere, _script) = scripted(&options());
     let stream = device.stream();
     let (a, b) = (tensor(&device, Storage::Private, 8), tensor(&device, Storage::Private, 8));
     let before = device.counts().snapshot();
@@ -307,7 +307,7 @@ fn e4_a_graph_that_cannot_run_is_refused_whole() {
 
 #[test]
 fn e5_cancel_in_the_middle_of_a_long_graph() {
-    let (device, script) = scripted::create(&tiny_chunks());
+    let (device, script) = scripted(&tiny_chunks());
     let (a, b) = (tensor(&device, Storage::Private, 8), tensor(&device, Storage::Private, 8));
     let stream = device.stream();
     for encoded in [false, true] {

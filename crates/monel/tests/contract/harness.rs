@@ -6,6 +6,7 @@ use monel::device::{Device, Settings, Storage};
 use monel::kernel::{Call, Kernel, RefTensor};
 use monel::ops::{Cost, Op};
 use monel::{DType, Desc, Error, Graph, Recording, Result, Stream, Tensor, Value};
+use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -41,6 +42,31 @@ pub fn on_each(options: &Options, test: impl Fn(&Rig)) {
         eprintln!("on {}", rig.name);
         test(&rig);
     }
+}
+
+/// A device that runs only what its script is told to run. When a test fails in the middle, its streams still wait for
+/// their work as they are dropped; so the scripts of a thread that panics run by themselves from then on.
+pub fn scripted(options: &Options) -> (Device, Script) {
+    static HOOK: std::sync::Once = std::sync::Once::new();
+    HOOK.call_once(|| {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            report(info);
+            SCRIPTS.with_borrow_mut(|scripts| {
+                scripts.drain(..).for_each(|script| {
+                    script.release();
+                    std::mem::forget(script.run_in_background());
+                });
+            });
+        }));
+    });
+    let (device, script) = scripted::create(options);
+    SCRIPTS.with_borrow_mut(|scripts| scripts.push(script.clone()));
+    (device, script)
+}
+
+thread_local! {
+    static SCRIPTS: RefCell<Vec<Script>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Rig {

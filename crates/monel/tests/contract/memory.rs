@@ -1,7 +1,7 @@
 //! M1 to M8, without M6, which only devices with residency have.
 
 use crate::harness::*;
-use monel::device::scripted::{self, Fault};
+use monel::device::scripted::Fault;
 use monel::device::{Device, HostMapping, Needs, Storage, software};
 use monel::{DType, Desc, Error, Graph};
 use std::ops::Range;
@@ -381,7 +381,7 @@ fn m8_a_failed_allocation_says_what_was_wanted_and_leaves_nothing() {
 
 #[test]
 fn m8_the_nth_allocation_fails_and_all_before_it_are_released() {
-    let (device, script) = scripted::create(&options());
+    let (device, script) = scripted(&options());
     for n in 0..3 {
         script.fault(Fault::Allocation(n));
         let all: Result<Vec<_>, Error> = (0..3).map(|_| device.tensor(DType::F32, &[100])).collect();

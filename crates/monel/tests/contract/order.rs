@@ -1,7 +1,7 @@
 //! O1 to O4.
 
 use crate::harness::*;
-use monel::device::scripted::{self, Fault};
+use monel::device::scripted::{Fault, Script};
 use monel::device::{Device, Storage, software};
 use monel::{CancelToken, DType, Error, Graph, Stream, Tensor};
 
@@ -79,7 +79,7 @@ fn o2_increments_from_several_threads_all_count() {
 
 #[test]
 fn o2_a_stream_keeps_the_order_of_calls_also_where_no_bytes_demand_it() {
-    let (device, script) = scripted::create(&tiny_chunks());
+    let (device, script) = scripted(&tiny_chunks());
     let [a, b, c] = [(); 3].map(|()| tensor(&device, Storage::Private, 8));
     let stream = device.stream();
     script.hold_encode("slow", 1);
@@ -100,7 +100,7 @@ fn o2_a_stream_keeps_the_order_of_calls_also_where_no_bytes_demand_it() {
 
 #[test]
 fn o3_a_slow_or_failing_encoder_delays_nobody_else() {
-    let (device, script) = scripted::create(&tiny_chunks());
+    let (device, script) = scripted(&tiny_chunks());
     let [a, b, c, d] = [(); 4].map(|()| tensor(&device, Storage::Private, 8));
     let (one, two) = (device.stream(), device.stream());
     script.hold_encode("slow", 1);
@@ -127,8 +127,8 @@ fn o3_a_slow_or_failing_encoder_delays_nobody_else() {
 }
 
 /// Two devices, the first of which does nothing until told to.
-fn two_devices() -> (Device, scripted::Script, Device) {
-    let (slow, script) = scripted::create(&options());
+fn two_devices() -> (Device, Script, Device) {
+    let (slow, script) = scripted(&options());
     (slow, script, software::create(&options()).unwrap())
 }
 
@@ -177,7 +177,7 @@ fn o4_an_event_between_two_software_devices() {
 fn o4_a_copy_between_devices_equals_the_synchronous_copy() {
     let mut small = options();
     small.settings.staging = 4096;
-    let (slow, script) = scripted::create(&small);
+    let (slow, script) = scripted(&small);
     let fast = software::create(&small).unwrap();
     let (s, f) = (slow.stream(), fast.stream());
     let bytes: Vec<u8> = (0..50_000u32).map(|i| (i * 7 % 251) as u8).collect();
@@ -251,7 +251,7 @@ fn o4_neither_a_direct_write_nor_a_cancelled_graph_lets_later_work_past_the_even
 
 #[test]
 fn o4_an_event_comes_after_everything_before_it() {
-    let (device, script) = scripted::create(&options());
+    let (device, script) = scripted(&options());
     let stream = device.stream();
     let (a, b) = (tensor(&device, Storage::Shared, 8), tensor(&device, Storage::Shared, 8));
     // Last before the event: something that finishes before what came earlier.
