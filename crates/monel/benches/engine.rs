@@ -11,10 +11,12 @@ use std::time::Instant;
 
 const STEPS: usize = 300;
 
-/// An op without work, in a number of pieces.
+/// An op that keeps its threads busy and does nothing, in a number of pieces.
 #[derive(Clone, Copy, Debug)]
 struct Tick {
     pieces: usize,
+    /// Turns of a loop in a piece.
+    turns: usize,
 }
 
 impl Op for Tick {
@@ -28,7 +30,11 @@ impl Op for Tick {
         Ok(())
     }
     fn kernels(&self, _: &Call<'_>) -> Vec<Kernel> {
-        vec![Kernel::new(self.pieces, 1, |_, _| Ok(()))]
+        let turns = self.turns;
+        vec![Kernel::new(self.pieces, 1, move |_, _| {
+            (0..turns).for_each(|i| drop(std::hint::black_box(i)));
+            Ok(())
+        })]
     }
     fn reference(&self, inputs: &[RefTensor], _: &Desc) -> RefTensor {
         inputs[0].clone()
@@ -36,12 +42,12 @@ impl Op for Tick {
 }
 
 /// A graph whose steps each write what the next one reads, so that there is a barrier before every step.
-fn dependent(device: &Device, pieces: usize) -> Result<Recording> {
+fn dependent(device: &Device, pieces: usize, turns: usize) -> Result<Recording> {
     let tensors = [device.tensor(DType::F32, &[4])?, device.tensor(DType::F32, &[4])?];
     let mut graph = Graph::new("steps");
     let places = tensors.each_ref().map(|t| graph.leaf(t));
     for i in 0..STEPS {
-        graph.apply_into(Tick { pieces }, &[places[i % 2]], places[(i + 1) % 2])?;
+        graph.apply_into(Tick { pieces, turns }, &[places[i % 2]], places[(i + 1) % 2])?;
     }
     device.record(&graph)
 }
@@ -80,7 +86,7 @@ fn main() -> Result<()> {
     stream.synchronize()?;
     println!("synchronize, nothing new: {:.0} ns", measure(10_000, || stream.synchronize())?);
 
-    let tiny = dependent(&device, 1)?;
+    let tiny = dependent(&device, 1, 0)?;
     stream.submit(&tiny)?.wait()?;
     let mut submits = Vec::new();
     for _ in 0..2_000 {
@@ -94,8 +100,17 @@ fn main() -> Result<()> {
     println!("submit and wait, {STEPS} steps of one piece: {:.1} µs", whole / 1e3);
     println!("a step of one piece: {:.0} ns", step(&stream, &tiny)?);
     for pieces in [2, 4, 16] {
-        let recording = dependent(&device, pieces)?;
+        let recording = dependent(&device, pieces, 0)?;
         println!("a step of {pieces} pieces without work: {:.0} ns", step(&stream, &recording)?);
     }
+    // With work in them the threads really share the pieces, and meet at every barrier.
+    let one = software::create(&software::Options { threads: 1, ..software::Options::default() })?;
+    let alone = step(&one.stream(), &dependent(&one, threads, 3_000)?)?;
+    let shared = step(&stream, &dependent(&device, threads, 3_000)?)?;
+    let ideal = alone / threads as f64;
+    println!(
+        "a step of {threads} pieces of {ideal:.0} ns: {shared:.0} ns, so a barrier costs {:.0} ns",
+        shared - ideal
+    );
     Ok(())
 }
