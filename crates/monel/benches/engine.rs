@@ -32,7 +32,7 @@ impl Op for Tick {
     fn kernels(&self, _: &Call<'_>) -> Vec<Kernel> {
         let turns = self.turns;
         vec![Kernel::new(self.pieces, 1, move |_, _| {
-            (0..turns).for_each(|i| drop(std::hint::black_box(i)));
+            (0..turns).for_each(|i| _ = std::hint::black_box(i));
             Ok(())
         })]
     }

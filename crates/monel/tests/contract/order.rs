@@ -146,7 +146,7 @@ fn o4_an_event_orders_two_devices_without_the_host() {
     let b = tensor(&fast, Storage::Shared, 8);
     other.upload(&b, &[2; 32]).unwrap().wait().unwrap();
     assert!(event.result().is_none() && !later.is_done(), "the host was not blocked, the stream is");
-    assert_eq!(other.download(&a).unwrap().is_done(), false, "and so is who depends on it");
+    assert!(!other.download(&a).unwrap().is_done(), "and so is who depends on it");
     script.run_all();
     work.wait().unwrap();
     later.wait().unwrap();

@@ -20,6 +20,8 @@ struct Inner {
     jobs: VecDeque<Job>,
     sink: Option<Weak<dyn Sink>>,
     closed: bool,
+    /// Whether the thread sleeps: waking costs a system call, and while it works it needs none.
+    asleep: bool,
 }
 
 /// Jobs on their way to the queue's thread.
@@ -35,8 +37,12 @@ impl Jobs {
     }
 
     pub fn push(&self, job: Job) {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).jobs.push_back(job);
-        self.ready.notify_one();
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.jobs.push_back(job);
+        if std::mem::take(&mut inner.asleep) {
+            drop(inner);
+            self.ready.notify_one();
+        }
     }
 
     pub fn close(&self) {
@@ -53,7 +59,9 @@ impl Jobs {
             if inner.closed {
                 return None;
             }
+            inner.asleep = true;
             inner = self.ready.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            inner.asleep = false;
         }
     }
 }
