@@ -8,7 +8,7 @@ use crate::device::driver::{Commands, Storage};
 use crate::device::{Core, Device};
 use crate::error::{Error, Result, panic_message};
 use crate::plan::Plan;
-use crate::queue::Payload;
+use crate::queue::{Access, Payload};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -33,11 +33,17 @@ impl Drop for Inner {
 }
 
 impl Recording {
-    pub(crate) fn new(device: &Device, plan: Plan) -> Result<Recording> {
+    pub(crate) fn new(device: &Device, mut plan: Plan) -> Result<Recording> {
         let scratch = match plan.scratch {
             0 => None,
             bytes => Some(device.allocate(scratch_storage(device), bytes)?),
         };
+        if let Some(scratch) = &scratch {
+            // Replays on several streams take turns also where nothing else keeps their chunks apart.
+            let range = 0..plan.scratch;
+            let own = Access { buffer: scratch.id(), range, write: true, whole: true };
+            plan.access = plan.access.iter().cloned().chain([own]).collect();
+        }
         let chunks = plan.chunks.iter().map(|_| OnceLock::new()).collect();
         device.core.counts.recordings.fetch_add(1, Ordering::AcqRel);
         Ok(Recording { inner: Arc::new(Inner { plan, scratch, chunks, core: device.core.clone() }) })

@@ -201,6 +201,29 @@ fn a3_graphs_in_flight_share_no_scratch() {
 }
 
 #[test]
+fn a3_replays_on_two_streams_take_turns_with_their_scratch() {
+    let (device, script) = scripted(&tiny_chunks());
+    let x = device.tensor(DType::F32, &[8, 8]).unwrap();
+    // Nothing but scratch memory is written.
+    let mut graph = Graph::new("products");
+    let mut value = graph.leaf(&x);
+    for _ in 0..4 {
+        value = graph.mat_mul(value, value).unwrap();
+    }
+    let recording = device.record(&graph).unwrap();
+    let streams = [device.stream(), device.stream()];
+    let first = streams[0].submit(&recording).unwrap();
+    eventually("all is encoded", || recording.is_encoded());
+    let second = streams[1].submit(&recording).unwrap();
+    eventually("the window is full", || script.pending().len() == 2);
+    for chunk in [0, 1, 2, 3, 0, 1, 2, 3] {
+        assert_eq!(step(&script).chunk, chunk);
+    }
+    first.wait().unwrap();
+    second.wait().unwrap();
+}
+
+#[test]
 fn a4_synchronize_returns_when_all_is_finished_and_then_at_once() {
     on_each(&options(), |rig| {
         let stream = rig.device.stream();

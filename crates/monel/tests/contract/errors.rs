@@ -153,6 +153,24 @@ fn e2_the_op_is_named_by_the_device_too() {
     });
 }
 
+#[test]
+fn e2_what_was_on_the_device_behind_a_failure_fails_too() {
+    on_each(&options(), |rig| {
+        let stream = rig.device.stream();
+        let bad = lone(&rig.device, "bad", Fails);
+        let a = tensor(&rig.device, Storage::Private, 8);
+        let held = rig.hold();
+        let failing = stream.submit(&bad).unwrap();
+        let unrelated = stream.fill(a.buffer(), 0, 32, 1).unwrap();
+        let other = rig.device.stream();
+        let elsewhere = other.fill(tensor(&rig.device, Storage::Private, 8).buffer(), 0, 32, 1);
+        drop(held);
+        assert!(matches!(failing.wait(), Err(Error::Failed { .. })));
+        assert!(matches!(unrelated.wait(), Err(Error::Poisoned { .. })), "it is the same stream's");
+        elsewhere.unwrap().wait().unwrap();
+    });
+}
+
 /// A stream that failed to write `b`.
 fn damaged(device: &Device, b: &Tensor) -> Stream {
     let stream = device.stream();
