@@ -9,14 +9,20 @@ use crate::device::driver::{HostMapping, Memory};
 use crate::error::{Error, panic_message};
 use crate::kernel::{Kernel, Worker};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Keeps counters that different threads write on different cache lines.
+/// How far a phase is: pieces handed out in the upper half, pieces done in the lower. One word, so that a thread that
+/// has finished a piece says so and takes the next one in a single exchange of the cache line, and the last one to
+/// finish knows that it is. The line is the phase's own.
 #[repr(align(128))]
 #[derive(Default)]
-struct Padded(AtomicUsize);
+struct Progress(AtomicU64);
+
+const CLAIM: u64 = 1 << 32;
+const DONE: u64 = 1;
+const DONE_MASK: u64 = CLAIM - 1;
 
 /// Kernels that one thread runs one after the other on each range of items (a chain of row-local ops has several).
 pub struct Part {
@@ -32,8 +38,7 @@ pub struct Part {
 pub struct Phase {
     parts: Vec<Part>,
     pieces: usize,
-    next: Padded,
-    done: Padded,
+    progress: Progress,
 }
 
 impl Phase {
@@ -94,8 +99,7 @@ impl SoftChunk {
     /// Resets the counters; nobody works on the chunk.
     pub fn begin(&self) {
         for phase in &self.phases {
-            phase.next.0.store(0, Ordering::Relaxed);
-            phase.done.0.store(0, Ordering::Relaxed);
+            phase.progress.0.store(0, Ordering::Relaxed);
         }
         self.failed.store(false, Ordering::Relaxed);
     }
@@ -121,26 +125,10 @@ impl SoftChunk {
     pub fn work(&self, worker: &mut Worker, leader: bool) {
         let mut spans =
             if leader { self.spans.lock().unwrap_or_else(PoisonError::into_inner).take() } else { None };
+        let mut late = !leader;
         for phase in &self.phases {
             let began = spans.as_ref().map(|_| Instant::now());
-            let mut finished = 0;
-            loop {
-                let piece = phase.next.0.fetch_add(1, Ordering::Relaxed);
-                if piece >= phase.pieces {
-                    break;
-                }
-                if !self.failed.load(Ordering::Relaxed) {
-                    self.piece(phase, piece, worker);
-                }
-                finished += 1;
-            }
-            if finished > 0 {
-                phase.done.0.fetch_add(finished, Ordering::Release);
-            }
-            let mut spins = 0;
-            while phase.done.0.load(Ordering::Acquire) < phase.pieces {
-                relax(&mut spins);
-            }
+            late = self.work_on(phase, worker, late);
             if let (Some(list), Some(began)) = (&mut spans, began) {
                 list.push((began, Instant::now()));
             }
@@ -148,6 +136,29 @@ impl SoftChunk {
         if spans.is_some() {
             *self.spans.lock().unwrap_or_else(PoisonError::into_inner) = spans;
         }
+    }
+
+    /// Takes pieces of a phase until none is left, then waits for the others. A thread that is `late` looks before it
+    /// takes, which leaves the lines of finished phases alone; gives back whether it still is.
+    fn work_on(&self, phase: &Phase, worker: &mut Worker, late: bool) -> bool {
+        let (progress, pieces) = (&phase.progress.0, phase.pieces as u64);
+        let complete = |state: u64| state & DONE_MASK == pieces;
+        if late && complete(progress.load(Ordering::Acquire)) {
+            return true;
+        }
+        let mut state = progress.fetch_add(CLAIM, Ordering::AcqRel);
+        while state / CLAIM < pieces {
+            if !self.failed.load(Ordering::Relaxed) {
+                self.piece(phase, (state / CLAIM) as usize, worker);
+            }
+            state = progress.fetch_add(CLAIM | DONE, Ordering::AcqRel) + DONE;
+        }
+        let mut spins = 0;
+        while !complete(state) {
+            relax(&mut spins);
+            state = progress.load(Ordering::Acquire);
+        }
+        false
     }
 
     fn piece(&self, phase: &Phase, mut piece: usize, worker: &mut Worker) {

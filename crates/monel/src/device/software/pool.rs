@@ -4,8 +4,8 @@
 //! of the current phase from an atomic counter; a phase ends when its pieces are done, not when all threads have
 //! arrived, so a thread that the system has not scheduled yet holds nobody up and joins wherever the work is by then.
 //!
-//! Memory order: a piece's results are published by the release increment of the phase's `done` counter, and seen
-//! through its acquire load by everybody who goes on to the next phase. What concerns the chunk as a whole is the
+//! Memory order: a piece's results are published by the release increment of the phase's progress, and seen by everybody
+//! who acquires its last value and goes on to the next phase. What concerns the chunk as a whole is the
 //! door's.
 
 use super::chunk::SoftChunk;
