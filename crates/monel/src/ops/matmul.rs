@@ -298,7 +298,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(Operand::normal(dtype, &[32, 9, 2, 3]), f32(&[32, 4, 6, 3]));
         case(
             Operand::normal(dtype, &[32, 2, 9]).permuted([0, 2, 1, 3]),
-            f32(&[32, 3, 4]).permuted([0, 2, 1, 3]),
+            f32(&[32, 4, 3]).permuted([0, 2, 1, 3]),
         );
         case(Operand::normal(dtype, &[64, 20]).slice(1, 3, 11), f32(&[96, 5]).slice(0, 16, 64));
     }

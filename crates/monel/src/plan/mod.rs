@@ -15,6 +15,7 @@ mod rates;
 mod show;
 
 pub use hazard::{Hazards, Span};
+pub use memory::ALIGN as SCRATCH_ALIGN;
 pub use rates::Rates;
 
 use crate::buffer::Buffer;

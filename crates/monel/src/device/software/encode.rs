@@ -107,7 +107,7 @@ impl Encoder {
     ) -> Result<Vec<crate::kernel::Kernel>> {
         let mut resolve = |place: &Place| -> Result<*mut u8> {
             if place.desc.span() == 0 {
-                return Ok(std::ptr::dangling_mut::<u64>().cast());
+                return Ok(nowhere());
             }
             let memory = match &place.buffer {
                 Some(buffer) => {
@@ -133,11 +133,16 @@ impl Encoder {
             offset: op.temporary.start,
             desc: Desc::new(DType::I32, &[op.temporary.len() / 4])?,
         };
-        let scratch = if op.temporary.is_empty() { std::ptr::dangling_mut() } else { resolve(&temporary)? };
+        let scratch = if op.temporary.is_empty() { nowhere() } else { resolve(&temporary)? };
         // SAFETY: as above.
         let scratch = unsafe { Output::new(scratch, temporary.desc) };
         Ok(op.op.kernels(&Call { inputs: &inputs, output, scratch, isa: self.isa, threads: self.threads }))
     }
+}
+
+/// An aligned address for operands without bytes.
+fn nowhere() -> *mut u8 {
+    std::ptr::without_provenance_mut(crate::plan::SCRATCH_ALIGN)
 }
 
 fn label(op: &PlannedOp) -> String {
