@@ -39,6 +39,7 @@ mod copy_across;
 pub mod device;
 pub mod error;
 pub mod event;
+pub mod gpu;
 pub mod graph;
 pub mod kernel;
 pub mod ops;

@@ -7,6 +7,8 @@ pub mod driver;
 pub mod scripted;
 pub mod software;
 pub(crate) mod staging;
+#[cfg(feature = "vulkan")]
+pub mod vulkan;
 
 mod encoders;
 mod mapped;
@@ -16,7 +18,7 @@ mod select;
 pub use driver::{DeviceKind, HostMapping, Info, MemoryInfo, Storage};
 pub use mapped::Mapped;
 pub use needs::{Need, Needs};
-pub use select::{Listing, list, open};
+pub use select::{Listing, list, open, problems};
 
 use crate::buffer::{self, Buffer};
 use crate::error::{Error, Result};

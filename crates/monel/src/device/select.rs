@@ -12,28 +12,120 @@ pub struct Listing {
     pub name: String,
     /// What it is.
     pub kind: DeviceKind,
+    /// Bytes of its memory.
+    pub memory: u64,
 }
 
 /// Every device of the machine, the software device last.
 pub fn list() -> Vec<Listing> {
+    #[cfg(feature = "vulkan")]
+    let mut devices = super::vulkan::list();
+    #[cfg(not(feature = "vulkan"))]
+    let mut devices = Vec::new();
     let name = software::memory::processor_name();
-    vec![Listing { id: "cpu".into(), name, kind: DeviceKind::Cpu }]
+    let memory = software::memory::system_memory().total;
+    devices.push(Listing { id: "cpu".into(), name, kind: DeviceKind::Cpu, memory });
+    devices
+}
+
+/// Why GPUs of this machine may be missing from [`list`]: a loader or driver that is not there or fails, features that a
+/// device lacks.
+pub fn problems() -> Vec<String> {
+    #[cfg(feature = "vulkan")]
+    return super::vulkan::problems();
+    #[cfg(not(feature = "vulkan"))]
+    vec!["this build has no Vulkan (feature `vulkan` of the crate `monel`)".into()]
 }
 
 /// Opens the device that `spec` names, or the best one: the GPU with the most memory if there is a real one, else the
 /// software device, which computes with `threads` threads (0: one per core).
 pub fn open(spec: Option<&str>, threads: usize) -> Result<Device> {
     let devices = list();
-    let wanted = spec.unwrap_or("cpu").to_lowercase();
-    let exact = devices.iter().find(|d| d.id == wanted);
-    let by_name = || devices.iter().find(|d| !wanted.is_empty() && d.name.to_lowercase().contains(&wanted));
-    match exact.or_else(by_name) {
+    let found = match spec {
+        Some(spec) => named(&devices, &spec.to_lowercase()),
+        None => best(&devices),
+    };
+    match found {
         Some(found) if found.kind == DeviceKind::Cpu => {
             software::open(&software::Options { threads, ..software::Options::default() })
         }
-        _ => {
-            let known: Vec<String> = devices.iter().map(|d| format!("{} ({})", d.id, d.name)).collect();
-            Err(Error::NoDevice { wanted, known: known.join(", ") })
+        #[cfg(feature = "vulkan")]
+        Some(found) => {
+            let index = found.id.rsplit(':').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            super::vulkan::open(&super::vulkan::Options { index, ..Default::default() })
         }
+        _ => {
+            let mut known: Vec<String> = devices.iter().map(|d| format!("{} ({})", d.id, d.name)).collect();
+            if devices.len() == 1 {
+                known.extend(problems());
+            }
+            Err(Error::NoDevice { wanted: spec.unwrap_or_default().to_lowercase(), known: known.join(", ") })
+        }
+    }
+}
+
+/// The device of that id, or the first of that kind (`vulkan`), or the first whose name contains the words.
+fn named<'a>(devices: &'a [Listing], wanted: &str) -> Option<&'a Listing> {
+    let first = |f: &dyn Fn(&Listing) -> bool| devices.iter().find(|d| f(d));
+    first(&|d| d.id == wanted)
+        .or_else(|| first(&|d| d.id.split(':').next() == Some(wanted)))
+        .or_else(|| first(&|d| !wanted.is_empty() && d.name.to_lowercase().contains(wanted)))
+}
+
+/// A real GPU, discrete before integrated, the one with the most memory; else the CPU. Never a GPU interface that the
+/// CPU computes: the software device is faster.
+fn best(devices: &[Listing]) -> Option<&Listing> {
+    let rank = |d: &Listing| match d.kind {
+        DeviceKind::Discrete => 3,
+        DeviceKind::Integrated => 2,
+        DeviceKind::Cpu => 1,
+        DeviceKind::Software => 0,
+    };
+    // The first of equals, so that the driver's order decides.
+    devices.iter().rev().max_by_key(|d| (rank(d), d.memory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listing(id: &str, name: &str, kind: DeviceKind, memory: u64) -> Listing {
+        Listing { id: id.into(), name: name.into(), kind, memory }
+    }
+
+    #[test]
+    fn the_best_is_a_real_gpu_and_never_a_pretended_one() {
+        let cpu = listing("cpu", "A processor", DeviceKind::Cpu, 64);
+        let soft = listing("vulkan:0", "llvmpipe", DeviceKind::Software, 64);
+        let small = listing("vulkan:1", "Integrated", DeviceKind::Integrated, 64);
+        let big = listing("vulkan:2", "Discrete", DeviceKind::Discrete, 16);
+        let bigger = listing("vulkan:3", "Discrete too", DeviceKind::Discrete, 24);
+        let id = |devices: &[&Listing]| {
+            let devices: Vec<Listing> = devices.iter().map(|&d| d.clone()).collect();
+            best(&devices).map(|d| d.id.clone())
+        };
+        assert_eq!(id(&[&soft, &cpu]).as_deref(), Some("cpu"));
+        assert_eq!(id(&[&soft, &small, &cpu]).as_deref(), Some("vulkan:1"));
+        assert_eq!(id(&[&small, &big, &bigger, &cpu]).as_deref(), Some("vulkan:3"));
+        assert_eq!(
+            id(&[&big, &listing("vulkan:9", "same", DeviceKind::Discrete, 16), &cpu]).as_deref(),
+            Some("vulkan:2")
+        );
+    }
+
+    #[test]
+    fn names_are_ids_kinds_or_words() {
+        let devices = [
+            listing("vulkan:0", "NVIDIA H200", DeviceKind::Discrete, 140),
+            listing("vulkan:1", "llvmpipe", DeviceKind::Software, 8),
+            listing("cpu", "AMD EPYC", DeviceKind::Cpu, 64),
+        ];
+        let id = |wanted| named(&devices, wanted).map(|d| d.id.as_str());
+        assert_eq!(id("vulkan:1"), Some("vulkan:1"));
+        assert_eq!(id("vulkan"), Some("vulkan:0"));
+        assert_eq!(id("llvm"), Some("vulkan:1"));
+        assert_eq!(id("cpu"), Some("cpu"));
+        assert_eq!(id(""), None);
+        assert_eq!(id("metal"), None);
     }
 }

@@ -7,6 +7,7 @@ use super::unary::{row_indices, vectorized};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::device::software::simd::{self, Isa};
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Element, Input, Kernel, Output, RefTensor, Worker};
 use crate::tensor::{DType, Desc};
 
@@ -83,6 +84,35 @@ impl Op for Binary {
         })]
     }
 
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let (a, b, y) = (&call.inputs[0], &call.inputs[1], &call.output);
+        // Integers wrap around, as i32 does in WGSL.
+        let integers = y.desc.dtype == DType::I32;
+        let names = if integers { ["a_int", "b_int", "put_int"] } else { ["get_a", "get_b", "put_y"] };
+        let op = match self.kind {
+            BinaryKind::Add => "+",
+            BinaryKind::Sub => "-",
+            BinaryKind::Mul => "*",
+            BinaryKind::Div => "/",
+        };
+        let shader = Shader::new("binary", include_str!("binary.wgsl"))
+            .number("count", y.desc.elements())
+            .dims("n", y.desc.ne)
+            .dims("m", b.desc.ne)
+            .input("a", a)
+            .strides("a", a, false)
+            .input("b", b)
+            .strides("b", b, false)
+            .output("y", y)
+            .strides("y", y, false)
+            .define("GET_A", names[0])
+            .define("GET_B", names[1])
+            .define("PUT", names[2])
+            .define("OP", op);
+        let shader = if integers { shader.part(INTEGERS) } else { shader };
+        Ok(vec![shader.items(y.desc.elements(), 128)?])
+    }
+
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
         let (a, b) = (&inputs[0], &inputs[1]);
         let mut out = RefTensor::zeros(output.ne);
@@ -105,6 +135,12 @@ impl Op for Binary {
         out
     }
 }
+
+/// Accessors of I32 operands in WGSL.
+const INTEGERS: &str = "fn a_int(i: u32) -> i32 { return a[i]; }
+fn b_int(i: u32) -> i32 { return b[i]; }
+fn put_int(i: u32, v: i32) { y[i] = v; }
+";
 
 /// One row of I32.
 fn integers(a: &Input, b: &Input, out: &Output, r: usize, isa: Isa, f: impl Fn(i32, i32) -> i32 + Copy) {

@@ -3,10 +3,12 @@
 //! SiLU(x) = x / (1 + e^-x); the tanh form of GELU is 0.5 x (1 + tanh(sqrt(2/π) (x + 0.044715 x³)))
 //! (Hendrycks and Gimpel, arXiv 1606.08415); GLU variants after Shazeer, arXiv 2002.05202.
 
+use super::unary::{UnaryKind, wgsl};
 use super::{Cost, Op};
 use crate::check::{Case, Operand, Tolerance};
 use crate::device::software::simd;
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Kernel, RefTensor};
 use crate::tensor::{DType, Desc};
 
@@ -71,6 +73,27 @@ impl Op for Glu {
             }
             Ok(())
         })]
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let (gate, up, y) = (&call.inputs[0], &call.inputs[1], &call.output);
+        let activation = match self.kind {
+            GluKind::Swiglu => UnaryKind::Silu,
+            GluKind::Geglu => UnaryKind::Gelu,
+            GluKind::Reglu => UnaryKind::Relu,
+        };
+        let shader = Shader::new("glu", include_str!("glu.wgsl"))
+            .part(include_str!("../gpu/functions.wgsl"))
+            .number("count", y.desc.elements())
+            .dims("n", y.desc.ne)
+            .input("gate", gate)
+            .strides("gate", gate, true)
+            .input("up", up)
+            .strides("up", up, true)
+            .output("y", y)
+            .strides("y", y, true)
+            .define("F", wgsl(activation));
+        Ok(vec![shader.items(y.desc.elements(), 128)?])
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {

@@ -40,6 +40,7 @@ pub use unary::{Unary, UnaryKind};
 
 use crate::check::Case;
 use crate::error::Result;
+use crate::gpu::{Dispatch, GpuCall};
 use crate::kernel::{Call, Kernel, RefTensor};
 use crate::tensor::Desc;
 use std::fmt;
@@ -78,6 +79,12 @@ pub trait Op: std::any::Any + fmt::Debug + Send + Sync {
     /// The software device's kernels, run one after the other with a barrier between them. Called after `supports`
     /// accepted; must not read or write tensor data (contract P4).
     fn kernels(&self, call: &Call<'_>) -> Vec<Kernel>;
+
+    /// The op's kernels on a GPU, run one after the other with a barrier between them, or why there are none for these
+    /// operands. Also called to ask whether the op is supported, so it is exact (contract P2) and cheap.
+    fn shader(&self, _call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        Err(format!("{} has no GPU kernel", self.name()))
+    }
 
     /// The slow reference in f64. `output` is the result's description; an op that writes into its first input
     /// starts from that input's values.

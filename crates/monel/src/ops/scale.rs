@@ -3,6 +3,7 @@
 use super::{Cost, Op};
 use crate::check::{Case, Operand, Tolerance};
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Kernel, RefTensor};
 use crate::ops::unary::vectorized;
 use crate::tensor::{DType, Desc};
@@ -49,6 +50,20 @@ impl Op for Scale {
             vectorized(worker.isa, || out.iter_mut().zip(x).for_each(|(o, x)| *o = x * scale + bias));
             Ok(())
         })]
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let (x, y) = (&call.inputs[0], &call.output);
+        let shader = Shader::new("scale", include_str!("scale.wgsl"))
+            .number("count", y.desc.elements())
+            .dims("n", y.desc.ne)
+            .input("x", x)
+            .strides("x", x, true)
+            .output("y", y)
+            .strides("y", y, true)
+            .float("scale", self.scale)
+            .float("bias", self.bias);
+        Ok(vec![shader.items(y.desc.elements(), 128)?])
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {

@@ -11,6 +11,7 @@ use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::device::software::simd::{self, Isa};
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Kernel, RefTensor};
 use crate::tensor::{DType, Desc};
 
@@ -161,6 +162,20 @@ impl Op for Unary {
         })]
     }
 
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let (x, y) = (&call.inputs[0], &call.output);
+        let shader = Shader::new("unary", include_str!("unary.wgsl"))
+            .part(include_str!("../gpu/functions.wgsl"))
+            .number("count", y.desc.elements())
+            .dims("n", y.desc.ne)
+            .input("x", x)
+            .strides("x", x, false)
+            .output("y", y)
+            .strides("y", y, false)
+            .define("F", wgsl(self.kind));
+        Ok(vec![shader.items(y.desc.elements(), 128)?])
+    }
+
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
         RefTensor { ne: output.ne, data: inputs[0].data.iter().map(|&x| reference(self.kind, x)).collect() }
     }
@@ -198,6 +213,34 @@ pub(super) fn vectorized<R>(isa: Isa, f: impl FnOnce() -> R) -> R {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = isa;
     f()
+}
+
+/// A function of `v` in WGSL.
+pub(super) fn wgsl(kind: UnaryKind) -> &'static str {
+    match kind {
+        UnaryKind::Neg => "-v",
+        UnaryKind::Abs => "abs(v)",
+        UnaryKind::Exp => "exp_f(v)",
+        UnaryKind::Log => "log(v)",
+        UnaryKind::Sqrt => "sqrt(v)",
+        UnaryKind::Sqr => "v * v",
+        UnaryKind::Sin => "sin_f(v, 0)",
+        UnaryKind::Cos => "sin_f(v, 1)",
+        UnaryKind::Tanh => "tanh_f(v)",
+        UnaryKind::Sigmoid => "sigmoid_f(v)",
+        UnaryKind::Silu => "v * sigmoid_f(v)",
+        // (1 + tanh u) / 2 = 1 / (1 + e^-2u)
+        UnaryKind::Gelu => "v * sigmoid_f(1.5957691216 * v * (1.0 + 0.044715 * v * v))",
+        UnaryKind::GeluErf => "0.5 * v * (1.0 + erf_f(v * 0.70710678))",
+        UnaryKind::GeluQuick => "v * sigmoid_f(1.702 * v)",
+        UnaryKind::Relu => "select(0.0, v, v > 0.0)",
+        UnaryKind::Step => "select(0.0, 1.0, v > 0.0)",
+        UnaryKind::Sgn => "select(0.0, 1.0, v > 0.0) - select(0.0, 1.0, v < 0.0)",
+        UnaryKind::Softplus => "select(log1p_f(exp_f(min(v, 20.0))), v, v > 20.0)",
+        UnaryKind::HardSwish => "v * clamp(v + 3.0, 0.0, 6.0) / 6.0",
+        UnaryKind::HardSigmoid => "clamp(v + 3.0, 0.0, 6.0) / 6.0",
+        UnaryKind::Elu => "select(expm1_f(min(v, 0.0)), v, v > 0.0)",
+    }
 }
 
 fn apply(isa: Isa, kind: UnaryKind, row: &mut [f32]) {

@@ -24,29 +24,42 @@ const ASK_SYSTEM: usize = 1 << 20;
 const PRIVATE_BASE: u64 = 0x0070_0000_0000_0000;
 const PRIVATE_WINDOW: u64 = 1 << 47;
 
+/// A device's counter of addresses for private memory.
+pub struct PrivateAddresses {
+    next: AtomicU64,
+    end: u64,
+}
+
+impl PrivateAddresses {
+    /// A window of its own.
+    pub fn new() -> PrivateAddresses {
+        static WINDOW: AtomicU64 = AtomicU64::new(0);
+        // All windows lie under 2^56. From the 65th device on windows are shared, and addresses of two devices may be
+        // equal; those of one never are.
+        let start = PRIVATE_BASE + WINDOW.fetch_add(1, Ordering::Relaxed) % 64 * PRIVATE_WINDOW;
+        PrivateAddresses { next: AtomicU64::new(start), end: start + PRIVATE_WINDOW }
+    }
+
+    /// The address of the next buffer; `None` when the window is used up.
+    pub fn next(&self, bytes: usize) -> Option<u64> {
+        let span = bytes.next_multiple_of(PAGE) as u64;
+        let address = self.next.fetch_add(span, Ordering::Relaxed);
+        (address + span <= self.end).then_some(address)
+    }
+}
+
 /// Allocates and counts.
 pub struct Allocator {
     name: String,
     limit: Option<u64>,
     used: AtomicU64,
-    next_private: AtomicU64,
-    end_private: u64,
+    addresses: PrivateAddresses,
 }
 
 impl Allocator {
     /// An allocator for a device of this name.
     pub fn new(name: String, limit: Option<u64>) -> Allocator {
-        static WINDOW: AtomicU64 = AtomicU64::new(0);
-        // All windows lie under 2^56. From the 65th device on windows are shared, and addresses of two devices may be
-        // equal; those of one never are.
-        let start = PRIVATE_BASE + WINDOW.fetch_add(1, Ordering::Relaxed) % 64 * PRIVATE_WINDOW;
-        Allocator {
-            name,
-            limit,
-            used: AtomicU64::new(0),
-            next_private: AtomicU64::new(start),
-            end_private: start + PRIVATE_WINDOW,
-        }
+        Allocator { name, limit, used: AtomicU64::new(0), addresses: PrivateAddresses::new() }
     }
 
     /// Memory in all, and what can still be had.
@@ -92,11 +105,7 @@ impl Allocator {
             owner: Owner::Allocated { layout, allocator: self.clone() },
         };
         if storage == Storage::Private {
-            let span = bytes.next_multiple_of(PAGE) as u64;
-            memory.address = self.next_private.fetch_add(span, Ordering::Relaxed);
-            if memory.address + span > self.end_private {
-                return Err(refuse());
-            }
+            memory.address = self.addresses.next(bytes).ok_or_else(refuse)?;
         }
         Ok(Arc::new(memory))
     }
@@ -192,7 +201,7 @@ pub fn import(mapping: &Arc<dyn HostMapping>, range: Range<usize>) -> Result<Arc
 }
 
 /// Memory of the machine: what the system says is available, or the control group allows.
-fn system_memory() -> MemoryInfo {
+pub fn system_memory() -> MemoryInfo {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let field = |text: &str, key: &str| {
         let line = text.lines().find(|l| l.starts_with(key))?;

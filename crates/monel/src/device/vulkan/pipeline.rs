@@ -1,0 +1,183 @@
+//! Pipelines: each specialised kernel compiled once, on the thread that needs it first or in parallel ahead of a chunk.
+//!
+//! The driver's own cache of compiled code is kept in a file per driver and device, with a checksum in front because
+//! drivers trust what they are given. It is not written, and the old one removed, when the device was lost: code that
+//! took it down would do so again.
+
+use super::gpu::Gpu;
+use super::shader;
+use crate::error::{Error, Result};
+use crate::gpu::Source;
+use ash::vk;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+type Slot = Arc<OnceLock<Result<vk::Pipeline, String>>>;
+
+/// All pipelines of a device.
+pub struct Pipelines {
+    gpu: Arc<Gpu>,
+    cache: vk::PipelineCache,
+    file: Option<PathBuf>,
+    changed: AtomicBool,
+    slots: Mutex<HashMap<Source, Slot>>,
+}
+
+impl Drop for Pipelines {
+    fn drop(&mut self) {
+        self.save();
+        let slots = std::mem::take(&mut *self.slots.lock().unwrap_or_else(PoisonError::into_inner));
+        // SAFETY: encoded commands hold this, so nothing on the device uses the pipelines any more.
+        unsafe {
+            for pipeline in slots.into_values().filter_map(|slot| slot.get().cloned()?.ok()) {
+                self.gpu.raw.destroy_pipeline(pipeline, None);
+            }
+            self.gpu.raw.destroy_pipeline_cache(self.cache, None);
+        }
+    }
+}
+
+impl Pipelines {
+    /// An empty set over the cache file in `directory`, if there is one.
+    pub fn new(gpu: Arc<Gpu>, directory: Option<PathBuf>) -> Result<Pipelines> {
+        let file = directory.map(|d| d.join(format!("vulkan-{}.bin", gpu.adapter.cache_key)));
+        let data = file.as_ref().and_then(|f| std::fs::read(f).ok()).and_then(|bytes| unseal(&bytes));
+        let data = data.unwrap_or_default();
+        let info = vk::PipelineCacheCreateInfo::default().initial_data(&data);
+        // SAFETY: the structure lives through the call; the driver checks that the data are its own.
+        let cache = unsafe { gpu.raw.create_pipeline_cache(&info, None) }
+            .map_err(|e| gpu.error("making a pipeline cache", e))?;
+        Ok(Pipelines { gpu, cache, file, changed: AtomicBool::new(false), slots: Mutex::default() })
+    }
+
+    /// The pipeline of a kernel.
+    pub fn get(&self, source: &Source) -> Result<vk::Pipeline> {
+        let slot = {
+            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            slots.entry(source.clone()).or_default().clone()
+        };
+        let pipeline = slot.get_or_init(|| self.compile(source));
+        pipeline.clone().map_err(|reason| Error::Kernel(format!("{}: {reason}", source.name())))
+    }
+
+    /// Compiles those of the kernels that are not, on as many threads as are worth it.
+    pub fn prepare<'a>(&self, sources: impl Iterator<Item = &'a Source>) {
+        let mut missing: Vec<&Source> = Vec::new();
+        {
+            let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            for source in sources {
+                if slots.get(source).is_none_or(|slot| slot.get().is_none()) && !missing.contains(&source) {
+                    missing.push(source);
+                }
+            }
+        }
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(missing.len());
+        if threads < 2 {
+            return;
+        }
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(source) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                // What fails here fails again, with its reason, where it is needed.
+                let _ = self.get(source);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                // Without a thread the others do the work.
+                let _ = std::thread::Builder::new().name("monel compile".into()).spawn_scoped(scope, work);
+            }
+            work();
+        });
+    }
+
+    fn compile(&self, source: &Source) -> Result<vk::Pipeline, String> {
+        let words = shader::compile(&source.text()?)?;
+        let info = vk::ShaderModuleCreateInfo::default().code(&words);
+        // SAFETY: naga validated the module, and it uses only features that the device has.
+        let module = unsafe { self.gpu.raw.create_shader_module(&info, None) }.map_err(|e| e.to_string())?;
+        let stage = vk::PipelineShaderStageCreateInfo::default()
+            .stage(vk::ShaderStageFlags::COMPUTE)
+            .module(module)
+            .name(c"main");
+        let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(self.gpu.layout)];
+        // SAFETY: module and layout are valid through the call; the cache locks itself.
+        let made = unsafe { self.gpu.raw.create_compute_pipelines(self.cache, &info, None) };
+        // SAFETY: pipelines do not need their module.
+        unsafe { self.gpu.raw.destroy_shader_module(module, None) };
+        self.changed.store(true, Ordering::Relaxed);
+        match made {
+            Ok(pipelines) => pipelines.first().copied().ok_or_else(|| "no pipeline".into()),
+            Err((_, e)) => Err(format!("the driver's compiler: {e}")),
+        }
+    }
+
+    /// Writes the cache's file if there is something new. What cannot be written is compiled again next time.
+    fn save(&self) {
+        let Some(file) = &self.file else { return };
+        if self.gpu.is_lost() {
+            let _ = std::fs::remove_file(file);
+            return;
+        }
+        if !self.changed.load(Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: a cache of this device.
+        let Ok(data) = (unsafe { self.gpu.raw.get_pipeline_cache_data(self.cache) }) else { return };
+        let Some(directory) = file.parent() else { return };
+        // Written beside and moved, so that another process never reads half of it.
+        let beside = file.with_extension(format!("{}.tmp", std::process::id()));
+        let written = std::fs::create_dir_all(directory)
+            .and_then(|()| std::fs::write(&beside, seal(&data)))
+            .and_then(|()| std::fs::rename(&beside, file));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&beside);
+        }
+    }
+}
+
+/// The user's directory for caches of this program.
+pub fn default_directory() -> Option<PathBuf> {
+    let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let base = if cfg!(windows) {
+        from("LOCALAPPDATA")
+    } else {
+        from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")))
+    };
+    base.map(|base| base.join("monel"))
+}
+
+const MAGIC: &[u8; 8] = b"monelvk1";
+
+/// FNV-1a, 64 bits.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+}
+
+fn seal(data: &[u8]) -> Vec<u8> {
+    [MAGIC.as_slice(), &checksum(data).to_le_bytes(), data].concat()
+}
+
+fn unseal(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (sum, data) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<8>()?;
+    (u64::from_le_bytes(*sum) == checksum(data)).then(|| data.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_files_are_not_given_to_the_driver() {
+        let sealed = seal(b"compiled code");
+        assert_eq!(unseal(&sealed).as_deref(), Some(b"compiled code".as_slice()));
+        for i in 0..sealed.len() {
+            let mut damaged = sealed.clone();
+            damaged[i] ^= 1;
+            assert_eq!(unseal(&damaged), None, "byte {i}");
+            assert!(unseal(&sealed[..i]).is_none(), "cut at {i}");
+        }
+    }
+}

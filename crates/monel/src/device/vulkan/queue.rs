@@ -1,0 +1,312 @@
+//! The queue: work is submitted as it is committed, numbered on one timeline semaphore, and a thread reports each piece
+//! when the timeline has passed it.
+//!
+//! The thread sleeps until a piece is nearly done (by how long it took the last time), then polls for a moment, then
+//! waits for the driver to wake it (contract A7). A piece that does not end within the limit counts as a lost device:
+//! nothing behind it will run either.
+
+use super::commands::{CommandBuffer, GpuCommands};
+use super::gpu::Gpu;
+use super::memory::Block;
+use crate::device::Counts;
+use crate::device::driver::{Done, Job, Sink};
+use crate::error::{Error, Result, panic_message};
+use crate::trace::Track;
+use ash::vk;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What runs on the device or waits there.
+#[allow(dead_code, reason = "what is not reported is kept until the device has passed it")]
+enum Work {
+    /// The engine's: reported when done.
+    Job(Job),
+    /// The driver's own: kept until it is done.
+    Own(CommandBuffer, Arc<Block>),
+    /// A brake's wait.
+    Brake(Arc<BrakeSemaphore>),
+}
+
+struct Entry {
+    /// The timeline's value when it is done.
+    value: u64,
+    work: Work,
+    /// Why it never reached the device.
+    refused: Option<Error>,
+    submitted: Instant,
+}
+
+#[derive(Default)]
+struct Inner {
+    entries: VecDeque<Entry>,
+    sink: Option<Weak<dyn Sink>>,
+    /// The last value given out.
+    last: u64,
+    closed: bool,
+}
+
+/// A device's queue.
+pub struct Queue {
+    gpu: Arc<Gpu>,
+    inner: Mutex<Inner>,
+    ready: Condvar,
+    limit: Duration,
+}
+
+/// Shortest time that is slept rather than polled; a sleep may end that much late.
+const NAP: Duration = Duration::from_micros(80);
+/// How long to poll before the driver is asked to wake us.
+const POLL: Duration = Duration::from_micros(100);
+
+impl Queue {
+    pub fn new(gpu: Arc<Gpu>, limit: Duration) -> Arc<Queue> {
+        Arc::new(Queue { gpu, inner: Mutex::default(), ready: Condvar::new(), limit })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn attach(&self, sink: Weak<dyn Sink>) {
+        self.lock().sink = Some(sink);
+    }
+
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.ready.notify_one();
+    }
+
+    /// Submits a job's commands. What the driver refuses is reported like everything else, in order, by the thread.
+    pub fn push(&self, job: Job) {
+        let any: &dyn Any = job.commands.as_ref();
+        let buffer = any.downcast_ref::<GpuCommands>().map(|c| c.buffer.raw);
+        match buffer {
+            Some(buffer) => drop(self.submit(&[buffer], &[], Work::Job(job))),
+            None => self.add(0, Work::Job(job), Some(Error::Kernel("commands of another device".into()))),
+        }
+    }
+
+    /// Submits commands of the driver's own, which `block`'s memory is for.
+    pub fn submit_own(&self, buffer: CommandBuffer, block: Arc<Block>) -> Result<()> {
+        let raw = buffer.raw;
+        self.submit(&[raw], &[], Work::Own(buffer, block))
+    }
+
+    fn submit(
+        &self,
+        buffers: &[vk::CommandBuffer],
+        waits: &[vk::SemaphoreSubmitInfo<'_>],
+        work: Work,
+    ) -> Result<()> {
+        // The lock is held over the submission, so the timeline's order is the entries' order.
+        let mut inner = self.lock();
+        let value = inner.last + 1;
+        let buffers: Vec<_> =
+            buffers.iter().map(|&b| vk::CommandBufferSubmitInfo::default().command_buffer(b)).collect();
+        let signals = [vk::SemaphoreSubmitInfo::default()
+            .semaphore(self.gpu.timeline)
+            .value(value)
+            .stage_mask(vk::PipelineStageFlags2::ALL_COMMANDS)];
+        let info = [vk::SubmitInfo2::default()
+            .command_buffer_infos(&buffers)
+            .wait_semaphore_infos(waits)
+            .signal_semaphore_infos(&signals)];
+        let lost = self.gpu.is_lost();
+        let result = if lost {
+            Err(vk::Result::ERROR_DEVICE_LOST)
+        } else {
+            // SAFETY: the buffers are recorded and kept by the entry until the timeline has passed them; the queue is
+            // used under this lock only.
+            unsafe { self.gpu.raw.queue_submit2(self.gpu.queue, &info, vk::Fence::null()) }
+        };
+        let refused = result.err().map(|e| self.gpu.error("submitting work", e));
+        if refused.is_none() {
+            inner.last = value;
+        }
+        let outcome = refused.clone().map_or(Ok(()), Err);
+        inner.entries.push_back(Entry { value, work, refused, submitted: Instant::now() });
+        drop(inner);
+        self.ready.notify_one();
+        outcome
+    }
+
+    fn add(&self, value: u64, work: Work, refused: Option<Error>) {
+        let entry = Entry { value, work, refused, submitted: Instant::now() };
+        self.lock().entries.push_back(entry);
+        self.ready.notify_one();
+    }
+
+    fn next(&self) -> Option<(Entry, Option<Weak<dyn Sink>>)> {
+        let mut inner = self.lock();
+        loop {
+            if let Some(entry) = inner.entries.pop_front() {
+                return Some((entry, inner.sink.clone()));
+            }
+            if inner.closed {
+                return None;
+            }
+            inner = self.ready.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Starts the thread that reports.
+    pub fn start(self: &Arc<Self>, counts: Arc<Counts>) -> Result<JoinHandle<()>> {
+        counts.threads.fetch_add(1, Ordering::AcqRel);
+        let (queue, counted) = (self.clone(), counts.clone());
+        let body = move || {
+            let mut before = Instant::now();
+            while let Some((entry, sink)) = queue.next() {
+                before = queue.pass(entry, sink, before);
+            }
+            // The thread's own share of the device goes before anybody hears that it ended.
+            drop(queue);
+            counted.threads.fetch_sub(1, Ordering::AcqRel);
+        };
+        std::thread::Builder::new().name("monel vulkan queue".into()).spawn(body).map_err(|e| {
+            counts.threads.fetch_sub(1, Ordering::AcqRel);
+            Error::System { what: "starting the Vulkan queue's thread".into(), reason: e.to_string() }
+        })
+    }
+
+    /// Waits for an entry, finishes it on the host and reports it. Gives the time at which it ended.
+    fn pass(&self, entry: Entry, sink: Option<Weak<dyn Sink>>, before: Instant) -> Instant {
+        let Entry { value, work, refused, submitted } = entry;
+        let commands = match &work {
+            Work::Job(job) => {
+                let any: &dyn Any = job.commands.as_ref();
+                any.downcast_ref::<GpuCommands>()
+            }
+            _ => None,
+        };
+        let began = submitted.max(before);
+        let expected = Duration::from_nanos(commands.map_or(0, |c| c.last.load(Ordering::Relaxed)));
+        let waited = match refused {
+            Some(error) => Err(error),
+            // A brake holds for as long as its owner likes.
+            None if matches!(work, Work::Brake(_)) => self.wait(value, began, expected, None),
+            None => self.wait(value, began, expected, Some(self.limit)),
+        };
+        let ended = Instant::now();
+        let mut took = ended.saturating_duration_since(began);
+        let mut result = waited.map_err(|e| (None, e));
+        if let (Some(commands), Ok(())) = (commands, &result) {
+            commands.last.store(took.as_nanos() as u64, Ordering::Relaxed);
+            let finish = catch_unwind(AssertUnwindSafe(|| commands.finish())).unwrap_or_else(|panic| {
+                let reason = panic_message(panic.as_ref());
+                Err((None, Error::Kernel(format!("the device's thread panicked: {reason}"))))
+            });
+            match finish {
+                Ok(Some(ns)) => took = took.min(Duration::from_nanos(ns as u64)),
+                Ok(None) => {}
+                Err(error) => result = Err(error),
+            }
+        }
+        if let Work::Job(job) = work {
+            let began = ended.checked_sub(took).unwrap_or(began);
+            if let Some(trace) = &job.trace {
+                let name = format!("execute {} #{}", job.label.0, job.label.1);
+                trace.add(Track::Queue(self.gpu.id.clone()), "execute", name, began, ended);
+            }
+            let seq = job.seq;
+            // Memory that only the job kept alive is free before anybody hears that it is done.
+            drop(job);
+            if let Some(sink) = sink.and_then(|s| s.upgrade()) {
+                sink.completed(Done { seq, result, began, ended });
+            }
+        }
+        ended
+    }
+
+    /// Waits until the timeline has reached a value.
+    fn wait(&self, value: u64, began: Instant, expected: Duration, limit: Option<Duration>) -> Result<()> {
+        let failed = |e| self.gpu.error("waiting for work", e);
+        // SAFETY: a semaphore of this device.
+        let reached = || {
+            unsafe { self.gpu.raw.get_semaphore_counter_value(self.gpu.timeline) }
+                .map(|now| now >= value)
+                .map_err(failed)
+        };
+        if reached()? {
+            return Ok(());
+        }
+        // A software driver computes on the cores that polling would take.
+        if self.gpu.adapter.kind != crate::device::DeviceKind::Software {
+            let left = (began + expected).saturating_duration_since(Instant::now());
+            if left > 2 * NAP {
+                std::thread::sleep(left - NAP);
+            }
+            let until = Instant::now() + POLL;
+            while Instant::now() < until {
+                if reached()? {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+        }
+        let (semaphores, values) = ([self.gpu.timeline], [value]);
+        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        let slice = Duration::from_millis(500).min(limit.unwrap_or(Duration::MAX));
+        loop {
+            // SAFETY: as above.
+            match unsafe { self.gpu.raw.wait_semaphores(&info, slice.as_nanos() as u64) } {
+                Ok(()) => return Ok(()),
+                Err(vk::Result::TIMEOUT) => {
+                    let over = limit.filter(|&limit| began.elapsed() >= limit);
+                    if let Some(limit) = over {
+                        let _ = self.gpu.lose("waiting for work that did not end");
+                        let device = self.gpu.adapter.name.clone();
+                        return Err(Error::Timeout { device, limit_ms: limit.as_millis() as u64 });
+                    }
+                }
+                Err(e) => return Err(failed(e)),
+            }
+            if self.gpu.is_lost() {
+                return Err(self.gpu.lose("waiting for work"));
+            }
+        }
+    }
+
+    /// Keeps the device from running anything that is committed from now on, until the brake is dropped.
+    pub fn brake(&self) -> Result<Brake> {
+        let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+        // SAFETY: the structures live through the call.
+        let raw = unsafe { self.gpu.raw.create_semaphore(&info, None) }
+            .map_err(|e| self.gpu.error("making a brake", e))?;
+        let semaphore = Arc::new(BrakeSemaphore { gpu: self.gpu.clone(), raw });
+        let waits = [vk::SemaphoreSubmitInfo::default()
+            .semaphore(raw)
+            .value(1)
+            .stage_mask(vk::PipelineStageFlags2::ALL_COMMANDS)];
+        self.submit(&[], &waits, Work::Brake(semaphore.clone()))?;
+        Ok(Brake(semaphore))
+    }
+}
+
+struct BrakeSemaphore {
+    gpu: Arc<Gpu>,
+    raw: vk::Semaphore,
+}
+
+impl Drop for BrakeSemaphore {
+    fn drop(&mut self) {
+        // SAFETY: the queue's entry, which kept it while the device waited on it, is gone.
+        unsafe { self.gpu.raw.destroy_semaphore(self.raw, None) };
+    }
+}
+
+/// Holds a device's queue until it is dropped.
+pub struct Brake(Arc<BrakeSemaphore>);
+
+impl Drop for Brake {
+    fn drop(&mut self) {
+        let info = vk::SemaphoreSignalInfo::default().semaphore(self.0.raw).value(1);
+        // SAFETY: a semaphore of this device that nothing else signals. A lost device does not wait any more.
+        let _ = unsafe { self.0.gpu.raw.signal_semaphore(&info) };
+    }
+}

@@ -1,0 +1,183 @@
+//! Transfers: through staging memory to and from the host, by the copy command on the device.
+//!
+//! The copy command moves any number of bytes from anywhere to anywhere, which filling does not (whole words only), so
+//! the ends of a fill are copies from a few staged bytes.
+
+use super::Shared;
+use super::commands::{After, Before, Counted, GpuCommands, Kept, barrier};
+use super::memory::{GpuMemory, Use};
+use crate::device::driver::{Memory, Region, StagedBytes, Transfer};
+use crate::error::{Error, Result};
+use ash::vk;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Bytes of one value that fills are copied from.
+const PATTERN: usize = 64 << 10;
+
+/// Copies of one transfer from block to block.
+struct Copies {
+    from: vk::Buffer,
+    to: vk::Buffer,
+    list: Vec<vk::BufferCopy>,
+}
+
+impl Shared {
+    /// Encodes a transfer.
+    pub fn encode_transfer(self: &Arc<Self>, transfer: Transfer) -> Result<GpuCommands> {
+        match transfer {
+            Transfer::Upload { memory, region, bytes } => self.upload(memory, &region, bytes),
+            Transfer::Download { memory, region, landing } => {
+                let bytes = region.bytes();
+                let staging = self.allocator.piece(Use::Staging, "staging for a download", bytes)?;
+                let source = GpuMemory::of(&memory, &self.gpu)?;
+                let dense = Region::linear(0, bytes);
+                let copies = copies((source, &region), (&staging, &dense))?;
+                let after = After::Download { staging, landing, bytes };
+                self.transfer(&[copies], None, after, vec![memory.clone()], Vec::new(), None)
+            }
+            Transfer::Fill { memory, region, value } => self.fill(memory, &region, value),
+            Transfer::Copy { from, to } => {
+                let source = GpuMemory::of(&from.0, &self.gpu)?;
+                let target = GpuMemory::of(&to.0, &self.gpu)?;
+                let copies = copies((source, &from.1), (target, &to.1))?;
+                let keep = vec![from.0.clone(), to.0.clone()];
+                self.transfer(&[copies], None, After::Nothing, keep, Vec::new(), None)
+            }
+        }
+    }
+
+    fn upload(
+        self: &Arc<Self>,
+        memory: Arc<dyn Memory>,
+        region: &Region,
+        bytes: StagedBytes,
+    ) -> Result<GpuCommands> {
+        let staging = self.allocator.piece(Use::Staging, "staging for an upload", bytes.bytes.len())?;
+        let seen = staging.put(0, &bytes.bytes);
+        seen.ok_or_else(|| Error::Kernel("staging memory that the host cannot see".into()))?;
+        let target = GpuMemory::of(&memory, &self.gpu)?;
+        let dense = Region::linear(0, bytes.bytes.len());
+        let copies = copies((&staging, &dense), (target, region))?;
+        let keep = vec![memory.clone()];
+        self.transfer(&[copies], None, After::Nothing, keep, vec![staging], Some(bytes))
+    }
+
+    /// The whole words of long runs are filled, everything else is copied from a pattern.
+    fn fill(self: &Arc<Self>, memory: Arc<dyn Memory>, region: &Region, value: u8) -> Result<GpuCommands> {
+        let target = GpuMemory::of(&memory, &self.gpu)?;
+        let pattern = self.allocator.piece(Use::Staging, "a pattern", region.row.min(PATTERN))?;
+        let bytes = vec![value; pattern.bytes];
+        pattern
+            .put(0, &bytes)
+            .ok_or_else(|| Error::Kernel("staging memory that the host cannot see".into()))?;
+        let mut copies = Copies { from: pattern.block.buffer, to: target.block.buffer, list: Vec::new() };
+        let mut fills = Vec::new();
+        let mut add = |mut at: u64, mut size: u64| {
+            while size > 0 {
+                let piece = size.min(pattern.bytes as u64);
+                copies.list.push(vk::BufferCopy { src_offset: pattern.offset, dst_offset: at, size: piece });
+                (at, size) = (at + piece, size - piece);
+            }
+        };
+        for row in 0..region.rows {
+            let start = region.offset + row * region.stride;
+            let (start, size) = (target.at(start..start + region.row)?, region.row as u64);
+            let (first, last) = (start.next_multiple_of(4), (start + size) / 4 * 4);
+            if size >= 1024 {
+                add(start, first - start);
+                fills.push((first, last - first));
+                add(last, start + size - last);
+            } else {
+                add(start, size);
+            }
+        }
+        let word = u32::from_ne_bytes([value; 4]);
+        let keep = vec![memory.clone()];
+        let fills = Some((target.block.buffer, fills, word));
+        self.transfer(&[copies], fills, After::Nothing, keep, vec![pattern], None)
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn transfer(
+        self: &Arc<Self>,
+        copies: &[Copies],
+        fills: Option<(vk::Buffer, Vec<(u64, u64)>, u32)>,
+        after: After,
+        keep: Vec<Arc<dyn Memory>>,
+        own: Vec<GpuMemory>,
+        staged: Option<StagedBytes>,
+    ) -> Result<GpuCommands> {
+        let raw = &self.gpu.raw;
+        let to_host = matches!(after, After::Download { .. });
+        let buffer = self.buffers.record(Before::Copies, |cb| {
+            // SAFETY: the buffer is being recorded by this thread, ranges were checked to lie inside their pieces, and
+            // what is copied or filled does not overlap, so nothing has to wait for anything.
+            unsafe {
+                for c in copies.iter().filter(|c| !c.list.is_empty()) {
+                    raw.cmd_copy_buffer(cb, c.from, c.to, &c.list);
+                }
+                if let Some((buffer, ranges, word)) = &fills {
+                    for &(at, size) in ranges {
+                        raw.cmd_fill_buffer(cb, *buffer, at, size, *word);
+                    }
+                }
+                if to_host {
+                    let stage = vk::PipelineStageFlags2::ALL_TRANSFER;
+                    barrier(raw, cb, stage, vk::PipelineStageFlags2::HOST);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(GpuCommands {
+            buffer,
+            after,
+            last: AtomicU64::new(0),
+            kept: Kept {
+                sets: None,
+                memory: keep,
+                own,
+                staged,
+                pipelines: self.pipelines.clone(),
+                counted: Counted::new(&self.counts),
+            },
+        })
+    }
+
+    /// Zeros in new memory, before anything that is committed later.
+    pub fn zero(self: &Arc<Self>, memory: &GpuMemory) -> Result<()> {
+        if let Some(host) = memory.host() {
+            // SAFETY: the piece is new, so nobody else uses its bytes.
+            unsafe { host.write_bytes(0, memory.bytes) };
+            return Ok(());
+        }
+        let buffer = self.buffers.record(Before::Copies, |cb| {
+            // SAFETY: the piece is a multiple of 256 bytes.
+            unsafe {
+                let (block, size) = (memory.block.buffer, memory.padded());
+                self.gpu.raw.cmd_fill_buffer(cb, block, memory.offset, size, 0);
+            }
+            Ok(())
+        })?;
+        self.queue.submit_own(buffer, memory.block.clone())
+    }
+}
+
+/// Copies between regions with the same number of bytes, whose runs may differ in length.
+fn copies(from: (&GpuMemory, &Region), to: (&GpuMemory, &Region)) -> Result<Copies> {
+    let ((source, from), (target, to)) = (from, to);
+    let mut list = Vec::new();
+    let mut at = 0;
+    while at < from.bytes() {
+        let (fr, fo) = (at / from.row, at % from.row);
+        let (tr, target_offset) = (at / to.row, at % to.row);
+        // Dense regions are one run.
+        let run = |r: &Region, o: usize| if r.is_dense() { r.bytes() - at } else { r.row - o };
+        let size = run(from, fo).min(run(to, target_offset));
+        let (a, b) = (from.offset + fr * from.stride + fo, to.offset + tr * to.stride + target_offset);
+        let (src_offset, dst_offset) = (source.at(a..a + size)?, target.at(b..b + size)?);
+        list.push(vk::BufferCopy { src_offset, dst_offset, size: size as u64 });
+        at += size;
+    }
+    Ok(Copies { from: source.block.buffer, to: target.block.buffer, list })
+}

@@ -1,0 +1,112 @@
+//! What an op gives to a GPU: kernels in WGSL with everything a device needs to dispatch them.
+//!
+//! [`Op::shader`](crate::ops::Op::shader) returns a list of [`Dispatch`]es. A dispatch is a kernel's text, the memory it
+//! touches, how many workgroups run, and a few words of immediates. The text is specialised by what the [`Shader`]
+//! builder declares: element types become accessor functions, sizes and strides become immediates, and everything an op
+//! defines is put in place of `$NAME`. Devices compile each specialised text once.
+//!
+//! The interface is fixed, so that a kernel may also come ready-made: storage buffers at group 0, bindings 0, 1, 2 .. in
+//! the order of declaration, at most 128 bytes of immediates, entry point `main`. Blocks of memory are bound whole;
+//! where a tensor begins is an immediate. `docs/adding.md` tells how to write one.
+
+mod shader;
+mod source;
+
+pub use shader::{Shader, WIDE};
+pub use source::Source;
+
+use crate::tensor::Desc;
+use std::fmt;
+use std::sync::Arc;
+
+/// Storage buffers of a dispatch.
+pub const MAX_BINDINGS: usize = 8;
+
+/// Words of immediates of a dispatch.
+pub const MAX_IMMEDIATES: usize = 32;
+
+/// What a kernel may count on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Invocations that run in step. Kernels ask the hardware and use this only to choose sizes.
+    pub subgroup: u32,
+    /// Bytes of memory that a workgroup shares.
+    pub shared_memory: u32,
+    /// Largest number of workgroups in each dimension.
+    pub groups: [u32; 3],
+    /// Whether the device is the CPU in disguise: few wide cores, so that less parallelism is better.
+    pub software: bool,
+}
+
+/// An operand of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand {
+    /// Type, dimensions, strides.
+    pub desc: Desc,
+    /// Bytes from the beginning of its memory block.
+    pub offset: u64,
+    /// Which operand it is.
+    pub memory: Memory,
+}
+
+/// Whose memory a binding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Memory {
+    /// An input, by its number.
+    Input(usize),
+    /// The result.
+    Output,
+    /// The bytes that `Op::scratch` asked for.
+    Scratch,
+    /// The dispatch's own table of constants.
+    Table,
+    /// Where kernels report what is wrong with their inputs.
+    Faults,
+}
+
+/// Everything an op needs to choose its kernels. Also made to ask whether an op is supported; offsets are 0 then.
+pub struct GpuCall<'a> {
+    /// The operands.
+    pub inputs: &'a [Operand],
+    /// The result.
+    pub output: Operand,
+    /// Memory of the size `Op::scratch` asked for, as I32 elements.
+    pub scratch: Operand,
+    /// What kernels may count on.
+    pub limits: Limits,
+}
+
+/// A kernel to run.
+#[derive(Clone)]
+pub struct Dispatch {
+    /// What runs.
+    pub source: Source,
+    /// How many workgroups.
+    pub groups: [u32; 3],
+    /// Whose memory lies at bindings 0, 1, 2 ..
+    pub bindings: Vec<Memory>,
+    /// Immediates in the order of declaration. Of a dispatch that can fail the last two are the device's.
+    pub immediates: Vec<u32>,
+    /// Constants behind [`Memory::Table`].
+    pub table: Vec<u32>,
+    /// Which immediate is the index of the table's first word; set by the device.
+    pub table_at: Option<usize>,
+    /// What a fault's value means; `None` for kernels that cannot fail.
+    pub fault: Option<FaultText>,
+}
+
+/// Turns the value that a kernel reported into words.
+pub type FaultText = Arc<dyn Fn(u32) -> String + Send + Sync>;
+
+impl fmt::Debug for Dispatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?} {:?} {:?}", self.source.name(), self.groups, self.bindings, self.immediates)
+    }
+}
+
+impl GpuCall<'_> {
+    /// All operands, the result last.
+    pub fn all(&self) -> impl Iterator<Item = &Operand> {
+        self.inputs.iter().chain([&self.output])
+    }
+}
