@@ -65,8 +65,8 @@ impl ContextOptions {
                 return Err(Error::Setting { name: "the cache type", found: dtype.to_string(), expected });
             }
         }
-        let keys = Desc::new(self.keys, &[h.key_head * h.kv_heads, context])?;
-        Ok([keys, Desc::new(self.values, &[h.value_head * h.kv_heads, context])?])
+        let keys = Desc::new(self.keys, &[h.key_head, context, h.kv_heads])?;
+        Ok([keys, Desc::new(self.values, &[h.value_head, context, h.kv_heads])?])
     }
 
     /// Adds what a context needs.

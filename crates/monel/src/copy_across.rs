@@ -80,7 +80,9 @@ impl Stream {
             let bytes = StagedBytes { bytes, room: None };
             let commands = core.driver.encode_transfer(Transfer::Upload { memory, region, bytes });
             core.queue.with(|s| match commands {
-                Ok(commands) => s.encoded(id, 0, Payload { commands, name: "copy".into(), expected_ns: 0.0 }),
+                Ok(commands) => {
+                    s.encoded(id, 0, Payload { commands, name: "copy".into(), expected: Default::default() })
+                }
                 Err(error) => s.encode_failed(id, 0, error),
             });
         });

@@ -69,8 +69,8 @@ impl Inner {
     /// The chunk as it is committed, if it is encoded.
     pub fn encoded(&self, chunk: usize) -> Option<Payload> {
         let commands = self.chunks[chunk].get()?.clone();
-        let expected_ns = self.plan.chunks[chunk].nominal_ns;
-        Some(Payload { commands, name: self.plan.name.clone(), expected_ns })
+        let expected = self.plan.chunks[chunk].estimate;
+        Some(Payload { commands, name: self.plan.name.clone(), expected })
     }
 
     /// Encodes a chunk. An encoder that panics is an error of this submission, not the end of a helper (contract E1).
@@ -81,8 +81,8 @@ impl Inner {
             Err(Error::Kernel(format!("encoding panicked: {}", panic_message(panic.as_ref()))))
         })?;
         let commands = self.chunks[chunk].get_or_init(|| commands).clone();
-        let expected_ns = self.plan.chunks[chunk].nominal_ns;
-        Ok(Payload { commands, name: self.plan.name.clone(), expected_ns })
+        let expected = self.plan.chunks[chunk].estimate;
+        Ok(Payload { commands, name: self.plan.name.clone(), expected })
     }
 }
 

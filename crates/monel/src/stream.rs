@@ -280,7 +280,7 @@ impl Stream {
         });
         let commands = self.core.driver.encode_transfer(transfer)?;
         let name: Arc<str> = name.into();
-        let payload = Payload { commands, name: name.clone(), expected_ns: 0.0 };
+        let payload = Payload { commands, name: name.clone(), expected: Default::default() };
         self.core.queue.with(|s| {
             s.submit(Request {
                 lane: self.lane,

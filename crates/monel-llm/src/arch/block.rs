@@ -1,7 +1,7 @@
 //! The parts of a transformer block that architectures share.
 //!
 //! Shapes: the residual stream is `[width, tokens]`; heads are `[head, heads, tokens]`; the cache of a layer is
-//! `[head * kv_heads, context]` per keys and values, a row per position.
+//! `[head, context, kv_heads]` per keys and values: a head's positions lie together, so attention streams through them.
 
 use super::{Hyper, RopeParams};
 use crate::error::Result;
@@ -21,9 +21,9 @@ pub struct Inputs {
 
 /// Keys and values of the positions so far, one pair of tensors per layer.
 pub struct Cache {
-    /// `[key_head * kv_heads, context]`.
+    /// `[key_head, context, kv_heads]`.
     pub keys: Vec<Tensor>,
-    /// `[value_head * kv_heads, context]`.
+    /// `[value_head, context, kv_heads]`.
     pub values: Vec<Tensor>,
 }
 
@@ -108,17 +108,14 @@ impl Layer<'_> {
         let op = Rope { kind: rope.kind, dims: rope.dims, base: rope.base, scaling: rope.scaling };
         let q = graph.rope(q, inputs.positions, factors, op)?;
         let k = graph.rope(k, inputs.positions, factors, op)?;
-        let k = graph.reshape(k, &[h.key_head * h.kv_heads, n])?;
+        let v = graph.reshape(v, &[h.value_head, h.kv_heads, n])?;
 
         let (keys, values) = (&cache.keys[self.index], &cache.values[self.index]);
-        let context = keys.desc().ne[1];
         let (keys, values) = (graph.leaf(keys), graph.leaf(values));
+        let k = graph.permute(k, [0, 2, 1, 3])?;
+        let v = graph.permute(v, [0, 2, 1, 3])?;
         let keys = graph.set_rows(keys, k, inputs.positions)?;
         let values = graph.set_rows(values, v, inputs.positions)?;
-        let keys = graph.reshape(keys, &[h.key_head, h.kv_heads, context])?;
-        let keys = graph.permute(keys, [0, 2, 1, 3])?;
-        let values = graph.reshape(values, &[h.value_head, h.kv_heads, context])?;
-        let values = graph.permute(values, [0, 2, 1, 3])?;
         let q = graph.permute(q, [0, 2, 1, 3])?;
         let attention = FlashAttention {
             scale: 1.0 / (h.key_head as f32).sqrt(),

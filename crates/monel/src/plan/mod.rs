@@ -16,7 +16,7 @@ mod show;
 
 pub use hazard::{Hazards, Span};
 pub use memory::ALIGN as SCRATCH_ALIGN;
-pub use rates::Rates;
+pub use rates::{Estimate, Rates};
 
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
@@ -79,8 +79,8 @@ pub struct Step {
 pub struct Chunk {
     /// Which steps.
     pub steps: Range<usize>,
-    /// Estimated nanoseconds at the device's initial rates.
-    pub nominal_ns: f64,
+    /// Estimated time at the device's initial rates.
+    pub estimate: Estimate,
 }
 
 /// A graph, ready to be encoded.

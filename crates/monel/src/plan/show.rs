@@ -16,7 +16,7 @@ impl fmt::Display for Plan {
             self.cost.bytes / 1e6
         )?;
         for (c, chunk) in self.chunks.iter().enumerate() {
-            writeln!(f, "chunk {c}: about {:.1} µs", chunk.nominal_ns / 1e3)?;
+            writeln!(f, "chunk {c}: about {:.1} µs", chunk.estimate.nominal_ns() / 1e3)?;
             for step in &self.steps[chunk.steps.clone()] {
                 for (i, op) in step.ops.iter().enumerate() {
                     let mark = match (i, step.barrier) {

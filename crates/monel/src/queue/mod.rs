@@ -23,7 +23,7 @@ pub use state::{Commit, Effect, LaneId, Request, Seq, State, SubmissionId, WINDO
 use crate::cancel::Poke;
 use crate::device::driver::{Commands, Done, Driver, Job, Sink};
 use crate::error::Result;
-use crate::plan::Rates;
+use crate::plan::{Estimate, Rates};
 use crate::trace::{Trace, Track};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,7 +36,7 @@ pub(crate) struct Payload {
     pub commands: Arc<dyn Commands>,
     pub name: Arc<str>,
     /// Expected nanoseconds at rate 1, for adapting the estimates; 0 for transfers.
-    pub expected_ns: f64,
+    pub expected: Estimate,
 }
 
 /// A device's queue.
@@ -44,7 +44,7 @@ pub(crate) struct Queue {
     core: Core<Payload>,
     driver: Arc<dyn Driver>,
     /// What is on the device, by its place in the order, with the time it should take.
-    expected: Mutex<VecDeque<(Seq, f64)>>,
+    expected: Mutex<VecDeque<(Seq, Estimate)>>,
     rates: Arc<Rates>,
     trace: Mutex<Option<Arc<Trace>>>,
     this: Weak<Queue>,
@@ -94,8 +94,8 @@ impl Queue {
         let trace = self.trace();
         let span =
             trace.as_ref().map(|t| t.span(Track::thread(), "commit", &commit.payload.name, commit.chunk));
-        let Payload { commands, name, expected_ns } = commit.payload;
-        lock(&self.expected).push_back((commit.seq, expected_ns));
+        let Payload { commands, name, expected } = commit.payload;
+        lock(&self.expected).push_back((commit.seq, expected));
         self.driver.commit(Job { seq: commit.seq, commands, label: (name, commit.chunk), trace });
         drop(span);
     }
@@ -132,7 +132,7 @@ impl Queue {
 
     /// How long the chunk at `seq` should have taken. Completions come in order, so what is older will not come: a
     /// lost device does not report everything.
-    fn expected(&self, seq: Seq) -> f64 {
+    fn expected(&self, seq: Seq) -> Estimate {
         let mut expected = lock(&self.expected);
         while let Some(&(front, ns)) = expected.front()
             && front <= seq
@@ -142,7 +142,7 @@ impl Queue {
                 return ns;
             }
         }
-        0.0
+        Estimate::default()
     }
 }
 

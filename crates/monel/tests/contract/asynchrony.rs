@@ -262,7 +262,7 @@ fn a5_chunks_keep_to_the_budget_as_estimates_adapt() {
     let stream = device.stream();
     let graph = heavy(&device, 40);
     let first = device.record(&graph).unwrap();
-    let estimate: f64 = first.plan().chunks.iter().map(|c| c.nominal_ns).sum();
+    let estimate: f64 = first.plan().chunks.iter().map(|c| c.estimate.nominal_ns()).sum();
     assert!(first.plan().chunks.len() == 1 && !first.plan().long, "{}", first.plan());
     // The device turns out to need a second for it, four budgets.
     script.set_job_time(Duration::from_secs(1));
@@ -275,7 +275,7 @@ fn a5_chunks_keep_to_the_budget_as_estimates_adapt() {
     assert!(plan.long, "more than a budget, so the window applies");
     let correction = 1e9 / estimate;
     for chunk in &plan.chunks {
-        let expected = chunk.nominal_ns * correction;
+        let expected = chunk.estimate.nominal_ns() * correction;
         assert!(expected <= 251e6, "{expected} ns in {chunk:?}");
     }
     assert!(plan.chunks.len() >= 4 && plan.chunks.len() <= 6, "{plan}");

@@ -80,7 +80,7 @@ impl Base {
             kind: DeviceKind::Cpu,
             max_buffer: options.max_buffer,
             page: memory::PAGE,
-            features: vec![format!("{isa:?}").to_lowercase(), format!("{threads} threads")],
+            features: vec![isa.name().to_string(), format!("{threads} threads")],
         };
         let allocator = Arc::new(Allocator::new(name, options.memory_limit));
         Base { info, isa, threads, allocator, encoder: Encoder { isa, threads, counts: counts.clone() } }

@@ -178,7 +178,7 @@ pub fn silu_mul(isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
     #[inline(always)]
     fn body<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
         // SAFETY: `dispatch!` provides L's instructions.
-        unsafe { gated::<L>(gate, up, out, |g| g.mul(L::splat(-1.0))) }
+        unsafe { gated::<L, false>(gate, up, out) }
     }
     dispatch!(isa, body(gate: &[f32], up: &[f32], out: &mut [f32]));
 }
@@ -187,30 +187,39 @@ pub fn silu_mul(isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
 pub fn gelu_tanh_mul(isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
     #[inline(always)]
     fn body<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
-        // (1 + tanh u) / 2 = 1 / (1 + exp(-2 u)), so only the exponent differs from silu.
-        const LINEAR: f32 = -2.0 * 0.797_884_6;
         // SAFETY: `dispatch!` provides L's instructions.
-        unsafe {
-            gated::<L>(gate, up, out, |g| {
-                let cubic = g.mul(g).fma(L::splat(LINEAR * 0.044715), L::splat(LINEAR));
-                g.mul(cubic)
-            });
-        }
+        unsafe { gated::<L, true>(gate, up, out) }
     }
     dispatch!(isa, body(gate: &[f32], up: &[f32], out: &mut [f32]));
 }
 
+/// The activation of one vector times another. No closures in here and below: one that is not inlined is compiled
+/// without the caller's instructions, and every operation in it becomes a call.
+#[inline(always)]
+unsafe fn activated<L: Lanes, const GELU: bool>(gate: L, up: L) -> L {
+    // SAFETY: the caller provides L's instructions.
+    unsafe {
+        let exponent = if GELU {
+            // (1 + tanh u) / 2 = 1 / (1 + exp(-2 u)), so only the exponent differs from silu.
+            const LINEAR: f32 = -2.0 * 0.797_884_6;
+            gate.mul(gate.mul(gate).fma(L::splat(LINEAR * 0.044715), L::splat(LINEAR)))
+        } else {
+            gate.mul(L::splat(-1.0))
+        };
+        gate.div(exp(exponent).add(L::splat(1.0))).mul(up)
+    }
+}
+
 /// `out = gate / (1 + exp(exponent(gate))) * up`.
 #[inline(always)]
-unsafe fn gated<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32], exponent: impl Fn(L) -> L) {
+unsafe fn gated<L: Lanes, const GELU: bool>(gate: &[f32], up: &[f32], out: &mut [f32]) {
     let n = gate.len().min(up.len()).min(out.len());
     let (gate, up, out) = (gate.as_ptr(), up.as_ptr(), out.as_mut_ptr());
     // SAFETY: all accesses stay below n; the caller provides L's instructions.
     unsafe {
-        let value = |g: L, u: L| g.div(exp(exponent(g)).add(L::splat(1.0))).mul(u);
         sweep!(n,
-            i => value(L::load(gate.add(i)), L::load(up.add(i))).store(out.add(i)),
-            rest => value(L::load_part(gate.add(i), rest, 0.0), L::load_part(up.add(i), rest, 0.0))
+            i => activated::<L, GELU>(L::load(gate.add(i)), L::load(up.add(i))).store(out.add(i)),
+            rest => activated::<L, GELU>(L::load_part(gate.add(i), rest, 0.0), L::load_part(up.add(i), rest, 0.0))
                 .store_part(out.add(i), rest));
     }
 }
