@@ -5,9 +5,9 @@
 //! give to programs, so a mistaken host access faults at once (contract M1). Mapped memory is somebody else's bytes,
 //! rounded out to pages, read only (M4).
 
+use super::pages::Pages;
 use crate::device::driver::{HostMapping, Memory, MemoryInfo, Storage};
 use crate::error::{Error, Result};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -17,8 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Alignment of buffers and of mapped views.
 pub const PAGE: usize = 4096;
 
-/// Buffers from this size on are aligned to it, the size of a large page.
-const HUGE: usize = 2 << 20;
 
 /// Allocations from this size on ask the system what it has left; asking costs more than a small one.
 const ASK_SYSTEM: usize = 1 << 20;
@@ -88,28 +86,23 @@ impl Allocator {
             wanted: bytes as u64,
             free: self.info().free,
         };
-        let align = if bytes >= HUGE { HUGE } else { PAGE };
-        let layout = Layout::from_size_align(bytes.max(1), align).map_err(|_| refuse())?;
         if bytes >= ASK_SYSTEM && self.info().free < bytes as u64 {
             return Err(refuse());
         }
         let before = self.used.fetch_add(bytes as u64, Ordering::AcqRel);
         let over = self.limit.is_some_and(|limit| before + bytes as u64 > limit);
-        // SAFETY: the layout's size is not zero.
-        let ptr = if over { None } else { NonNull::new(unsafe { alloc_zeroed(layout) }) };
-        let Some(ptr) = ptr else {
+        let pages = if over { None } else { Pages::new(bytes) };
+        let Some(pages) = pages else {
             self.used.fetch_sub(bytes as u64, Ordering::AcqRel);
             return Err(refuse());
         };
-        if align == HUGE {
-            prefer_huge_pages(ptr, bytes);
-        }
+        let ptr = pages.start;
         let mut memory = HostMemory {
             ptr,
             len: bytes,
             address: ptr.as_ptr() as u64,
             storage,
-            owner: Owner::Allocated { layout, allocator: self.clone() },
+            owner: Owner::Allocated { _pages: pages, allocator: self.clone() },
         };
         if storage == Storage::Private {
             memory.address = self.addresses.next(bytes).ok_or_else(refuse)?;
@@ -119,7 +112,7 @@ impl Allocator {
 }
 
 enum Owner {
-    Allocated { layout: Layout, allocator: Arc<Allocator> },
+    Allocated { _pages: Pages, allocator: Arc<Allocator> },
     Mapped(Arc<dyn HostMapping>, usize),
 }
 
@@ -139,9 +132,7 @@ unsafe impl Sync for HostMemory {}
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        if let Owner::Allocated { layout, allocator } = &self.owner {
-            // SAFETY: allocated with this layout, and nobody has the memory any more.
-            unsafe { dealloc(self.ptr.as_ptr(), *layout) };
+        if let Owner::Allocated { allocator, .. } = &self.owner {
             allocator.used.fetch_sub(self.len as u64, Ordering::AcqRel);
         }
     }
@@ -205,19 +196,6 @@ pub fn import(mapping: &Arc<dyn HostMapping>, range: Range<usize>) -> Result<Arc
     let (len, end) = (range.len(), range.end);
     let owner = Owner::Mapped(mapping.clone(), end);
     Ok(Arc::new(HostMemory { ptr, len, address: ptr.as_ptr() as u64, storage: Storage::Mapped, owner }))
-}
-
-/// Asks for large pages: streaming weights through small ones costs a table walk every 4 KiB. Advice only, so a
-/// refusal changes nothing.
-fn prefer_huge_pages(ptr: NonNull<u8>, bytes: usize) {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::mm::{Advice, madvise};
-        // SAFETY: the range is an allocation of our own, aligned to a page; this advice changes no content.
-        let _ = unsafe { madvise(ptr.as_ptr().cast(), bytes / PAGE * PAGE, Advice::LinuxHugepage) };
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (ptr, bytes);
 }
 
 /// Memory of the machine: what the system says is available, or the control group allows.

@@ -13,6 +13,7 @@ mod door;
 mod encode;
 pub(crate) mod lower;
 pub(crate) mod memory;
+mod pages;
 mod pool;
 mod queue_thread;
 pub mod simd;
