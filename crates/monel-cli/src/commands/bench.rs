@@ -36,13 +36,15 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         let file = ModelFile::open(&path)?;
         let tests = tests(args);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
-        let cache = session::context_options(&file, None, &args.cache)?;
+        let cache = session::context_options(&file, None, &args.cache);
         let options = ContextOptions { context: Some(positions), ..cache };
         let model = session::load(file, &device, &options)?;
         name.clone_from(&model.name);
         let mut context = session::context(&model, &options)?;
-        let bandwidth = (device.info().kind == DeviceKind::Cpu)
-            .then(|| monel::device::software::read_bandwidth(threads as usize));
+        let bandwidth = match device.info().kind {
+            DeviceKind::Cpu => monel::device::software::read_bandwidth(threads as usize),
+            _ => None,
+        };
         for test in tests {
             let Some(tps) = measure(&mut context, test, args.repetitions)? else {
                 return Ok(Outcome::Interrupted);

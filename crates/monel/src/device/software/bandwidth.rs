@@ -1,35 +1,35 @@
 //! How fast the machine's memory can be read: the ceiling of decoding, measured where and when it is quoted.
 
+use super::pages::Pages;
+use super::simd::{self, Isa};
 use std::time::Instant;
 
-/// Bytes that no cache holds, per thread.
-const BYTES: usize = 64 << 20;
-const ROUNDS: usize = 4;
+/// Floats that no cache holds, per thread.
+const FLOATS: usize = 48 << 20;
+const ROUNDS: usize = 6;
 
-/// Bytes per second that `threads` threads read from memory: the best of a few rounds of summing large arrays.
-pub fn read_bandwidth(threads: usize) -> f64 {
-    let threads = threads.max(1);
-    let data: Vec<Vec<u64>> = (0..threads).map(|t| vec![t as u64 + 1; BYTES / 8]).collect();
+/// Bytes per second that `threads` threads read from memory, the best of a few rounds of summing squares; `None` when
+/// there is no memory to measure with.
+pub fn read_bandwidth(threads: usize) -> Option<f64> {
+    let (threads, isa) = (threads.max(1), Isa::detect());
+    let mut arrays = Vec::new();
+    for _ in 0..threads {
+        arrays.push(Pages::new(FLOATS * 4)?);
+    }
+    // SAFETY: the pages are ours alone, aligned, and every bit pattern is a float.
+    let slice = |p: &Pages| unsafe { std::slice::from_raw_parts_mut(p.start.as_ptr().cast::<f32>(), FLOATS) };
+    let mut data: Vec<&mut [f32]> = arrays.iter().map(slice).collect();
+    // Untouched pages would all be the one page of zeros.
+    data.iter_mut().for_each(|part| part.fill(1.0));
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
         let began = Instant::now();
         std::thread::scope(|scope| {
             for part in &data {
-                scope.spawn(|| std::hint::black_box(sum(part)));
+                scope.spawn(|| std::hint::black_box(simd::sum_sq(isa, part)));
             }
         });
         best = best.min(began.elapsed().as_secs_f64());
     }
-    (threads * BYTES) as f64 / best
-}
-
-/// Sixteen independent sums, so that loads and not additions are the limit.
-fn sum(data: &[u64]) -> u64 {
-    let mut sums = [0u64; 16];
-    for chunk in data.chunks_exact(16) {
-        for (s, x) in sums.iter_mut().zip(chunk) {
-            *s = s.wrapping_add(*x);
-        }
-    }
-    sums.iter().fold(0, |a, b| a.wrapping_add(*b))
+    Some((threads * FLOATS * 4) as f64 / best)
 }
