@@ -1,11 +1,14 @@
 // Functions that lose digits or overflow in their plain form. Built-in exponentials may be off by some units in the
 // last place more than a software one, in proportion to |x|; the reduction keeps them good to 1e-6.
-fn exp_f(x: f32) -> f32 {
+fn exp_f(v: f32) -> f32 {
+  // Comparisons in this form let NaN through.
+  let w = select(v, -104.0, v < -104.0);
+  let x = select(w, 89.0, w > 89.0);
   let n = round(x * 1.44269504);
   let r = (x - n * 0.693359375) + n * 2.12194440e-4;
   let s = 1.0 + r * (1.0 + r * (0.5 + r * (0.166666667 + r * (0.0416666667 + r * (0.00833333333 + r * 0.00138888889)))));
   // Two factors, so that neither leaves the range on the way to a finite result.
-  let c = i32(clamp(n, -250.0, 250.0));
+  let c = i32(n);
   let h = c / 2;
   return s * bitcast<f32>(u32(h + 127) << 23u) * bitcast<f32>(u32(c - h + 127) << 23u);
 }

@@ -34,6 +34,8 @@ pub struct Limits {
     pub shared_memory: u32,
     /// Largest number of workgroups in each dimension.
     pub groups: [u32; 3],
+    /// Whether kernels may use `u64` and `i64`.
+    pub int64: bool,
     /// Whether the device is the CPU in disguise: few wide cores, so that less parallelism is better.
     pub software: bool,
 }

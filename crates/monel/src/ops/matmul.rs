@@ -8,6 +8,7 @@ use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::device::software::simd;
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Input, Kernel, Output, RefTensor, Worker};
 use crate::quant::BlockType;
 use crate::tensor::{DType, Desc};
@@ -17,6 +18,8 @@ use std::ops::Range;
 const TILE: usize = simd::TILE_ROWS;
 /// Bytes of activations that stay in a core's second cache while a tile meets them.
 const PANEL_BYTES: usize = 480 << 10;
+/// Columns up to which a GPU makes a row of the result at a time.
+const FEW_COLUMNS: usize = 8;
 /// Multiply-adds worth handing to a thread at once: about 10 µs.
 const PIECE: usize = 1 << 20;
 
@@ -99,6 +102,58 @@ impl Op for MatMul {
         // SAFETY: the same memory, written by the kernel before.
         let x = unsafe { Input::new(call.scratch.ptr(), desc) };
         vec![quantize, Product::new(kind, w, x, out).kernel(call.threads)]
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let (w, x, y) = (&call.inputs[0], &call.inputs[1], &call.output);
+        let (k, m) = (w.desc.ne[0], x.desc.ne[1]);
+        let [n, _, b2, b3] = y.desc.ne;
+        if !matches!(w.desc.dtype.block(), Some(_)) || x.desc.dtype != DType::F32 {
+            return Err(format!("no GPU kernel for {} times {}", w.desc.dtype, x.desc.dtype));
+        }
+        let operands = |shader: Shader| {
+            shader
+                .number("b2", b2)
+                .number("b3", b3)
+                .number("share2", b2.max(1) / w.desc.ne[2])
+                .number("share3", b3.max(1) / w.desc.ne[3])
+                .input("w", w)
+                .strides("w", w, true)
+                .input("x", x)
+                .strides("x", x, true)
+                .output("y", y)
+                .strides("y", y, false)
+        };
+        let quads = k.is_multiple_of(4);
+        if m <= FEW_COLUMNS {
+            let (step, load, product) = match quads {
+                true => (4, "quad_w(row, q)", "dot(v, vec4<f32>(x[i], x[i + 1u], x[i + 2u], x[i + 3u]))"),
+                false => (1, "get_w(row + q)", "v * x[i]"),
+            };
+            let shader = Shader::new("mat_vec", include_str!("mat_vec.wgsl"))
+                .reductions(if call.limits.software { 16 } else { 64 })
+                .number("count", n * b2 * b3)
+                .number("n", n)
+                .number("steps", k / step);
+            let shader = operands(shader)
+                .define("COLS", m.max(1))
+                .define("STEP", step)
+                .define("LOAD_W", load)
+                .define("PRODUCT", product);
+            return Ok(vec![shader.groups(if m == 0 { 0 } else { n * b2 * b3 })?]);
+        }
+        let load = match quads {
+            true => "if kk < p.k { wv = quad_w(row, kk / 4u); }",
+            false => "for (var j = 0u; j < 4u; j++) { if kk + j < p.k { wv[j] = get_w(row + kk + j); } }",
+        };
+        let (tiles_n, tiles_m) = (n.div_ceil(64), m.div_ceil(64));
+        let shader = Shader::new("mat_mul", include_str!("mat_mul.wgsl"))
+            .number("k", k)
+            .number("n", n)
+            .number("m", m)
+            .number("tiles_n", tiles_n)
+            .number("tiles_m", tiles_m);
+        Ok(vec![operands(shader).define("LOAD_W", load).groups(tiles_n * tiles_m * b2 * b3)?])
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {

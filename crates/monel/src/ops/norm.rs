@@ -5,6 +5,7 @@ use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::device::software::simd::{self, Isa};
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Kernel, RefTensor};
 use crate::tensor::{DType, Desc};
 
@@ -37,6 +38,30 @@ fn output(op: &'static str, inputs: &[Desc], least: usize, most: usize) -> Resul
         }
     }
     Desc::new(DType::F32, &inputs[0].ne)
+}
+
+/// The GPU kernel of both.
+fn shader(call: &GpuCall<'_>, eps: f32, centred: bool) -> Result<Vec<Dispatch>, String> {
+    let (x, y) = (&call.inputs[0], &call.output);
+    let mut shader = Shader::new("norm", include_str!("norm.wgsl"))
+        .reductions(128)
+        .number("rows", y.desc.rows())
+        .dims("n", y.desc.ne)
+        .input("x", x)
+        .strides("x", x, true)
+        .output("y", y)
+        .strides("y", y, true)
+        .float("eps", eps)
+        .define("CENTRED", centred);
+    if let Some(weight) = call.inputs.get(1) {
+        shader = shader.input("w", weight);
+    }
+    if let Some(bias) = call.inputs.get(2) {
+        shader = shader.input("b", bias);
+    }
+    let weight = if call.inputs.len() > 1 { " * w[p.w + i]" } else { "" };
+    let bias = if call.inputs.len() > 2 { " + b[p.b + i]" } else { "" };
+    Ok(vec![shader.define("WEIGHT", weight).define("BIAS", bias).groups(y.desc.rows())?])
 }
 
 /// Sums stay in f32 within runs of this length and in f64 across them: errors near 1e-7 for rows of any length.
@@ -103,6 +128,10 @@ impl Op for RmsNorm {
         })]
     }
 
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        shader(call, self.eps, false)
+    }
+
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
         let mut out = RefTensor::zeros(output.ne);
         for r in 0..out.rows() {
@@ -158,6 +187,10 @@ impl Op for LayerNorm {
             }
             Ok(())
         })]
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        shader(call, self.eps, true)
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {

@@ -9,6 +9,7 @@ use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::device::software::simd::Isa;
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Kernel, Output, RefTensor};
 use crate::tensor::{DType, Desc};
 use std::ops::Range;
@@ -95,6 +96,20 @@ impl Op for Argmax {
                 Ok(())
             }),
         ]
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let (x, y) = (&call.inputs[0], &call.output);
+        let shader = Shader::new("argmax", include_str!("argmax.wgsl"))
+            .part(include_str!("../gpu/order.wgsl"))
+            .number("rows", x.desc.rows())
+            .dims("n", x.desc.ne)
+            .input("x", x)
+            .strides("x", x, true)
+            .output("y", y)
+            .strides("y", y, false)
+            .define("THREADS", 256);
+        Ok(vec![shader.groups(x.desc.rows())?])
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {

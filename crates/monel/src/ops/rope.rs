@@ -7,6 +7,7 @@
 use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Kernel, RefTensor};
 use crate::tensor::{DType, Desc};
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, TAU};
@@ -220,6 +221,51 @@ impl Op for Rope {
             }
             Ok(())
         })]
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let (x, positions, y) = (&call.inputs[0], &call.inputs[1], &call.output);
+        let (frequencies, magnitude) = self.frequencies();
+        // Turns per position, without the whole ones, in units of 2^-64. With factors whole turns would count.
+        if call.inputs.len() > 2 && frequencies.iter().any(|f| f.abs() >= TAU) {
+            return Err(format!("frequencies below a turn with factors, found {self:?}"));
+        }
+        let fraction = |f: f64| ((f / TAU).rem_euclid(1.0) * 2f64.powi(64)) as u64;
+        let turns = frequencies.iter().map(|&f| fraction(f));
+        let mut table: Vec<u32> = turns.flat_map(|t| [t as u32, (t >> 32) as u32]).collect();
+        // a binding has at least one word
+        table.push(0);
+        let pairs = self.dims / 2;
+        let [n, heads, tokens, _] = y.desc.ne;
+        // An invocation for each pair and for each element behind them.
+        let steps = n - pairs;
+        let count = if steps == 0 { 0 } else { y.desc.elements() / n.max(1) * steps };
+        let mut shader = Shader::new("rope", include_str!("rope.wgsl"))
+            .part(include_str!("../gpu/functions.wgsl"))
+            .number("count", count)
+            .number("steps", steps)
+            .number("pairs", pairs)
+            .number("n1", heads)
+            .number("n2", tokens)
+            .input("x", x)
+            .strides("x", x, true)
+            .input("positions", positions)
+            .number("positions0", positions.desc.nb[0] / 4)
+            .table("turns", table)
+            .output("y", y)
+            .strides("y", y, true)
+            .float("magnitude", magnitude as f32);
+        shader = match self.kind {
+            RopeKind::Normal => shader.define("FIRST", "2u * at.x").define("SECOND", "2u * at.x + 1u"),
+            RopeKind::Neox => shader.define("FIRST", "at.x").define("SECOND", "at.x + p.pairs"),
+        };
+        shader = match call.inputs.get(2) {
+            Some(factors) => shader
+                .input("factors", factors)
+                .define("FACTOR", "turn = divide(turn, factors[p.factors + at.x]);"),
+            None => shader.define("FACTOR", ""),
+        };
+        Ok(vec![shader.items(count, 64)?])
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {

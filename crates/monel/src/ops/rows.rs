@@ -4,6 +4,7 @@ use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::device::software::simd::{self, Isa};
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Input, Kernel, Output, RefTensor};
 use crate::quant;
 use crate::tensor::{DType, Desc};
@@ -62,6 +63,38 @@ impl Op for GetRows {
             let out = unsafe { out.row_mut::<f32>(r) };
             read_row(worker.isa, &table, [row, i2, i3], out)
         })]
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let (table, ids, y) = (&call.inputs[0], &call.inputs[1], &call.output);
+        if let DType::Packed(_) = table.desc.dtype {
+            return Err("no GPU kernel for packed tables".into());
+        }
+        // Blocks are decoded four elements at a time.
+        let (step, write) = match table.desc.dtype.is_quantized() {
+            true => {
+                (4, "let v = quad_table(row, at.x);\n  for (var j = 0u; j < 4u; j++) { y[to + j] = v[j]; }")
+            }
+            false => (1, "y[to] = get_table(row + at.x);"),
+        };
+        let [n, m, b2, _] = y.desc.ne;
+        let rows = table.desc.ne[1];
+        let shader = Shader::new("get_rows", include_str!("get_rows.wgsl"))
+            .number("count", y.desc.elements() / step)
+            .number("steps", n / step)
+            .number("m1", m)
+            .number("m2", b2)
+            .number("rows", rows)
+            .input("table", table)
+            .strides("table", table, true)
+            .input("ids", ids)
+            .strides("ids", ids, false)
+            .output("y", y)
+            .strides("y", y, true)
+            .define("STEP", step)
+            .define("WRITE", write)
+            .can_fail(move |id| format!("row {} of a table of {rows} rows", id as i32));
+        Ok(vec![shader.items(y.desc.elements() / step, 64)?])
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
@@ -174,6 +207,42 @@ impl Op for SetRows {
             }
             Ok(())
         })]
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let (x, ids, y) = (&call.inputs[1], &call.inputs[2], &call.output);
+        let write = match y.desc.dtype {
+            DType::I32 => "y[to + i] = x[start + i];",
+            t if t.is_float() => "put_y(to + i, get_x(start + i));",
+            other => return Err(format!("no GPU kernel that writes {other}")),
+        };
+        let load = match ids.desc.dtype {
+            DType::I64 => {
+                "fn load_id(i: u32) -> u32 { let v = ids[i]; return select(v.x, 0xffffffffu, v.y != 0u); }"
+            }
+            _ => "fn load_id(i: u32) -> u32 { return u32(ids[i]); }",
+        };
+        let rows = y.desc.ne[1];
+        let shader = Shader::new("set_rows", include_str!("set_rows.wgsl"))
+            .number("count", x.desc.rows())
+            .number("steps", x.desc.ne[0])
+            .number("m1", x.desc.ne[1])
+            .number("m2", x.desc.ne[2])
+            .number("m3", x.desc.ne[3])
+            .number("c2", ids.desc.ne[1])
+            .number("c3", ids.desc.ne[2])
+            .number("rows", rows)
+            .input("x", x)
+            .strides("x", x, true)
+            .input("ids", ids)
+            .strides("ids", ids, false)
+            .output("y", y)
+            .strides("y", y, true)
+            .define("THREADS", 64)
+            .define("WRITE", write)
+            .define("LOAD_ID", load)
+            .can_fail(move |id| format!("row {} of a table of {rows} rows", id as i32));
+        Ok(vec![shader.groups(x.desc.rows())?])
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {

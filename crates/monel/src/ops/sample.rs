@@ -15,11 +15,14 @@
 //!   SC 2011) with the seed as key and the position as counter: no state is kept. `(random · total) >> 32` falls into
 //!   the interval of one candidate.
 
+mod shader;
+
 use super::pick::{self, PIECE, pieces, scratch_keys, select, value_of};
 use super::unary::{exp, vectorized};
 use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall};
 use crate::kernel::{Call, Input, Kernel, RefTensor};
 use crate::tensor::{DType, Desc};
 use std::collections::BinaryHeap;
@@ -253,6 +256,10 @@ impl Op for Sample {
                 Ok(())
             }),
         ]
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        shader::shader(call)
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {

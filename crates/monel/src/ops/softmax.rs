@@ -7,6 +7,7 @@ use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::device::software::simd;
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Input, Kernel, RefTensor, Worker};
 use crate::tensor::{DType, Desc};
 
@@ -86,6 +87,34 @@ impl Op for SoftMax {
             simd::scale(worker.isa, out, 1.0 / sum);
             Ok(())
         })]
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let (x, y) = (&call.inputs[0], &call.output);
+        let mut shader = Shader::new("soft_max", include_str!("softmax.wgsl"))
+            .part(include_str!("../gpu/functions.wgsl"))
+            .reductions(128)
+            .number("rows", y.desc.rows())
+            .dims("n", y.desc.ne)
+            .input("x", x)
+            .strides("x", x, true)
+            .output("y", y)
+            .strides("y", y, true)
+            .float("scale", self.scale);
+        shader = match call.inputs.get(1) {
+            Some(mask) => shader
+                .input("m", mask)
+                .strides("m", mask, true)
+                .number("repeat2", mask.desc.ne[2])
+                .number("repeat3", mask.desc.ne[3])
+                .define("MASK", " + get_m(mask + i)")
+                .define(
+                    "MASK_ROW",
+                    "p.m + at.x * p.m1 + (at.y % p.repeat2) * p.m2 + (at.z % p.repeat3) * p.m3",
+                ),
+            None => shader.define("MASK", "").define("MASK_ROW", "0u"),
+        };
+        Ok(vec![shader.groups(y.desc.rows())?])
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {

@@ -274,6 +274,7 @@ pub struct GpuCommands {
     pub after: After,
     /// Nanoseconds that it took last time, for waiting.
     pub last: AtomicU64,
+    #[allow(dead_code, reason = "kept, not read")]
     pub kept: Kept,
 }
 

@@ -53,7 +53,9 @@ impl Gpu {
         let queues = [vk::DeviceQueueCreateInfo::default()
             .queue_family_index(adapter.queue_family)
             .queue_priorities(&priorities)];
-        let features = vk::PhysicalDeviceFeatures::default().shader_int16(true);
+        let features = vk::PhysicalDeviceFeatures::default()
+            .shader_int16(true)
+            .shader_int64(adapter.int64);
         let mut f11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
         let mut f12 = vk::PhysicalDeviceVulkan12Features::default()
             .shader_int8(true)
@@ -178,6 +180,7 @@ impl Gpu {
             subgroup: self.adapter.subgroup.1,
             shared_memory: self.adapter.limits.max_compute_shared_memory_size,
             groups: self.adapter.limits.max_compute_work_group_count,
+            int64: self.adapter.int64,
             software: self.adapter.kind == crate::device::DeviceKind::Software,
         }
     }

@@ -66,6 +66,8 @@ pub struct Adapter {
     /// Identifies the driver's build, for caches.
     pub cache_key: String,
     pub has_budget: bool,
+    /// 64-bit integers in kernels.
+    pub int64: bool,
     /// What our kernels need and it lacks.
     pub lacks: Vec<&'static str>,
 }
@@ -83,6 +85,7 @@ impl Instance {
         // SAFETY: plain query of a device of this instance.
         let base = unsafe { self.raw.get_physical_device_properties(raw) };
         let mut lacks = Vec::new();
+        let mut int64 = false;
         // Structures of later versions may only be asked of devices that have them.
         let modern = base.api_version >= vk::API_VERSION_1_3;
         let mut p11 = vk::PhysicalDeviceVulkan11Properties::default();
@@ -106,6 +109,7 @@ impl Instance {
                 self.raw.get_physical_device_features2(raw, &mut features);
             }
             let plain = features.features;
+            int64 = plain.shader_int64 == vk::TRUE;
             let subgroup = vk::SubgroupFeatureFlags::BASIC
                 | vk::SubgroupFeatureFlags::ARITHMETIC
                 | vk::SubgroupFeatureFlags::VOTE
@@ -173,6 +177,7 @@ impl Instance {
             queue_family: family.unwrap_or(0) as u32,
             cache_key: format!("{:x}-{:x}-{uuid}", base.vendor_id, base.device_id),
             has_budget: has(ash::ext::memory_budget::NAME),
+            int64,
             lacks,
             name,
         }

@@ -1,5 +1,5 @@
-fn get_NAME(i: u32) -> f32 { return bf16_value(u32(NAME[i])); }
-fn quad_NAME(row: u32, q: u32) -> vec4<f32> {
-  let i = row + 4u * q;
-  return vec4<f32>(get_NAME(i), get_NAME(i + 1u), get_NAME(i + 2u), get_NAME(i + 3u));
+fn get_NAME(index: u32) -> f32 { return bf16_value(u32(NAME[index])); }
+fn quad_NAME(row: u32, nth: u32) -> vec4<f32> {
+  let index = row + 4u * nth;
+  return vec4<f32>(get_NAME(index), get_NAME(index + 1u), get_NAME(index + 2u), get_NAME(index + 3u));
 }

@@ -1,7 +1,7 @@
-fn word_NAME(i: u32) -> u32 { return u32(NAME[i]) | (u32(NAME[i + 1u]) << 16u); }
-fn quad_NAME(row: u32, q: u32) -> vec4<f32> {
-  let b = row + (q / 8u) * 10u;
-  let k = q % 8u;
-  let nibbles = (word_NAME(b + 2u + 2u * (k % 4u)) >> (k & 4u)) & 0x0f0f0f0fu;
-  return f16_value(u32(NAME[b])) * vec4<f32>(unpack4xU8(nibbles)) + f16_value(u32(NAME[b + 1u]));
+fn word_NAME(index: u32) -> u32 { return u32(NAME[index]) | (u32(NAME[index + 1u]) << 16u); }
+fn quad_NAME(row: u32, nth: u32) -> vec4<f32> {
+  let base = row + (nth / 8u) * 10u;
+  let part = nth % 8u;
+  let nibbles = (word_NAME(base + 2u + 2u * (part % 4u)) >> (part & 4u)) & 0x0f0f0f0fu;
+  return f16_value(u32(NAME[base])) * vec4<f32>(unpack4xU8(nibbles)) + f16_value(u32(NAME[base + 1u]));
 }

@@ -11,14 +11,17 @@ mod cases;
 mod decode;
 mod operands;
 mod prefill;
+mod shader;
 
 pub(super) use cases::cases;
 
 use super::{Cost, Op};
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall};
 use crate::kernel::{Call, Kernel, RefTensor};
 use crate::tensor::{DType, Desc};
 use operands::Operands;
+use shader::shader;
 
 /// Which cells a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +145,10 @@ impl Op for FlashAttention {
         } else {
             vec![prefill::kernel(operands)]
         }
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        shader(*self, call)
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {

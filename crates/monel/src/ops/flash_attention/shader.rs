@@ -1,0 +1,76 @@
+//! Attention on a GPU: a workgroup for each query row.
+
+use super::{FlashAttention, Masking};
+use crate::gpu::{Dispatch, GpuCall, Shader};
+
+/// Invocations of a workgroup, and cells it looks at together.
+const THREADS: usize = 64;
+
+pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+    let (q, k, v, y) = (&call.inputs[0], &call.inputs[1], &call.inputs[2], &call.output);
+    let (head, value) = (k.desc.ne[0], v.desc.ne[0]);
+    if !head.is_multiple_of(4) || !value.is_multiple_of(4) || head > 1024 || value > 1024 {
+        return Err(format!("head sizes that are multiples of 4 up to 1024, found {head} and {value}"));
+    }
+    let [_, tokens, heads, batches] = q.desc.ne;
+    let (cells, kv_heads, kv_batches) = (k.desc.ne[1], k.desc.ne[2], k.desc.ne[3]);
+    let rows = tokens * heads * batches;
+    // Scores are capped as cap tanh(score / cap).
+    let mut shader = Shader::new("flash_attention", include_str!("flash_attention.wgsl"))
+        .part(include_str!("../../gpu/functions.wgsl"))
+        .reductions(THREADS as u32)
+        .number("rows", rows)
+        .number("tokens", tokens)
+        .number("heads", heads)
+        .number("batches", batches)
+        .number("group", heads / kv_heads.max(1))
+        .number("share", batches / kv_batches.max(1))
+        .number("cells", cells)
+        .float("scale", op.scale)
+        .input("q", q)
+        .strides("q", q, true)
+        .input("k", k)
+        .strides("k", k, true)
+        .input("v", v)
+        .strides("v", v, true)
+        .output("y", y)
+        .strides("y", y, true)
+        .define("HEAD4", (head / 4).max(1))
+        .define("VALUE4", value / 4)
+        .define("PARTS", (value / 4).div_ceil(THREADS).max(1));
+    if head == 0 {
+        return Err("heads of at least one element".into());
+    }
+    let cap = op.softcap.map(|cap| format!("score = f32({cap:e}) * tanh_f(score / f32({cap:e}));"));
+    shader = shader.define("CAP", cap.unwrap_or_default());
+    shader = match op.masking {
+        Masking::None => shader.define("RANGE", "").define("MASK", ""),
+        Masking::Causal { window } => {
+            let positions = &call.inputs[3];
+            let step = positions.desc.nb[0] / 4;
+            let window = window.unwrap_or(cells).min(cells);
+            let range = format!(
+                "let position = bound[p.bound + token * {step}u];
+  if u32(position) >= p.cells {{
+    if li == 0u {{ fault(u32(position)); }}
+    last = 0u;
+  }} else {{
+    last = u32(position) + 1u;
+    if last > {window}u {{ first = last - {window}u; }}
+  }}"
+            );
+            let text = move |p: u32| format!("position {} of a cache of {cells} cells", p as i32);
+            shader.input("bound", positions).define("RANGE", range).define("MASK", "").can_fail(text)
+        }
+        Masking::Mask => {
+            let mask = &call.inputs[3];
+            let [_, b1, b2, b3] = mask.desc.nb.map(|b| b / mask.desc.dtype.block_bytes());
+            let [_, _, n2, n3] = mask.desc.ne;
+            let at = format!("p.m + token * {b1}u + (head % {n2}u) * {b2}u + (batch % {n3}u) * {b3}u + cell");
+            // What a hidden cell holds has no influence, NaN included.
+            let add = format!("let m = get_m({at});\n      score = select(score + m, -1e30, m < -3e38);");
+            shader.input("m", mask).define("RANGE", "").define("MASK", add)
+        }
+    };
+    Ok(vec![shader.groups(rows)?])
+}
