@@ -53,6 +53,26 @@ pub fn while_here(callback: impl Fn() + Send + 'static) -> Guard {
     Guard(id)
 }
 
+/// Ends the process at the first Ctrl-C while the guard lives: where there is nothing to stop in an orderly way, such as
+/// a wait for stdin, which a flag does not end.
+#[must_use = "with the guard gone, the first Ctrl-C asks again"]
+pub fn ends_here() -> Guard {
+    let guard = while_here(end);
+    if requested() {
+        end();
+    }
+    guard
+}
+
+/// Puts the terminal back and ends with 130, without exit handlers.
+fn end() {
+    restore_terminal();
+    #[cfg(unix)]
+    signal_hook::low_level::exit(130);
+    #[cfg(not(unix))]
+    std::process::exit(130);
+}
+
 /// Keeps a callback of [`while_here`].
 #[derive(Debug)]
 pub struct Guard(u64);
@@ -80,8 +100,7 @@ pub fn install() -> io::Result<()> {
     std::thread::Builder::new().name("interrupt".into()).spawn(move || {
         for _ in signals.forever() {
             if heard() {
-                restore_terminal();
-                signal_hook::low_level::exit(130);
+                end();
             }
         }
     })?;
@@ -111,7 +130,6 @@ fn heard() -> bool {
 }
 
 /// Shows the cursor, ends colours and starts a new line, where stderr is a terminal.
-#[cfg_attr(not(unix), allow(dead_code))]
 fn restore_terminal() {
     // `try_lock`: whoever holds it may be stuck, and this must end.
     if let Ok(callbacks) = ON_SECOND.try_lock() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use monel::{CancelToken, DType, Device};
+use monel::{CancelToken, Device};
 use monel_llm::{Context, ContextOptions, Model, ModelFile, Sampling};
 
 use crate::args::common::{CacheArgs, SamplingArgs};
@@ -42,24 +42,13 @@ pub fn path(spec: &str) -> anyhow::Result<std::path::PathBuf> {
 }
 
 /// The context's options from the flags; 0 positions mean the model's own number.
-///
-/// # Errors
-/// When a cache type is not known.
-pub fn context_options(
-    file: &ModelFile,
-    size: Option<u32>,
-    cache: &CacheArgs,
-) -> anyhow::Result<ContextOptions> {
-    let dtype = |text: &str| {
-        DType::parse(text)
-            .ok_or_else(|| anyhow::anyhow!("'{text}' is no type of the KV cache: f16, f32, bf16, q8_0 ..."))
-    };
+pub fn context_options(file: &ModelFile, size: Option<u32>, cache: &CacheArgs) -> ContextOptions {
     let context = match size {
         Some(0) => Some(file.hyper().context),
         Some(n) => Some(n as usize),
         None => None,
     };
-    Ok(ContextOptions { context, keys: dtype(&cache.cache_type_k)?, values: dtype(&cache.cache_type_v)? })
+    ContextOptions { context, keys: cache.cache_type_k, values: cache.cache_type_v }
 }
 
 /// Loads a model, after a look at whether it fits, with a progress bar when it takes long.

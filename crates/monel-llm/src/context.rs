@@ -20,6 +20,10 @@ pub const BATCH: usize = 512;
 /// Recordings of odd batch sizes that are kept beside the two usual ones.
 const ODD_SIZES: usize = 4;
 
+/// What the cached keys and values can be.
+pub const CACHE_TYPES: [DType; 8] =
+    [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q5_1, DType::Q5_0, DType::Q4_1, DType::Q4_0];
+
 /// How a context is made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContextOptions {
@@ -50,17 +54,7 @@ impl ContextOptions {
             return Err(Error::Setting { name: "the context", found: context.to_string(), expected });
         }
         for dtype in [self.keys, self.values] {
-            let known = [
-                DType::F32,
-                DType::F16,
-                DType::BF16,
-                DType::Q8_0,
-                DType::Q4_0,
-                DType::Q4_1,
-                DType::Q5_0,
-                DType::Q5_1,
-            ];
-            if !known.contains(&dtype) {
+            if !CACHE_TYPES.contains(&dtype) {
                 let expected = "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1";
                 return Err(Error::Setting { name: "the cache type", found: dtype.to_string(), expected });
             }
@@ -237,7 +231,14 @@ impl Context {
             drop(self.stream.upload(&self.tokens.slice(0, 0, batch.len())?, &tokens)?);
             drop(self.stream.upload(&self.places.slice(0, 0, batch.len())?, &places)?);
             let recording = self.recording(batch.len(), if i == last { tail } else { Tail::None })?;
-            submission = Some(self.stream.submit_with(&recording, cancel)?);
+            match self.stream.submit_with(&recording, cancel) {
+                Ok(submitted) => submission = Some(submitted),
+                Err(error) => {
+                    // Of the batches before, some may never run either.
+                    self.evaluated.truncate(past);
+                    return Err(error.into());
+                }
+            }
             self.evaluated.extend_from_slice(batch);
         }
         submission.ok_or(Error::EmptyPrompt)

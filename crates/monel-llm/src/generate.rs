@@ -4,7 +4,7 @@
 //! k, and the device never waits for it. Stopping lags behind by the steps that were submitted too many; their tokens
 //! are dropped, and their cache entries are overwritten by whatever comes next at those positions.
 
-use crate::context::{Context, Pending};
+use crate::context::{Context, Pending, Tail};
 use crate::error::{Error, Result};
 use crate::sampling::Sampling;
 use monel::CancelToken;
@@ -76,7 +76,7 @@ pub struct Generated {
     pub stop: Stop,
     /// Tokens of the prompt that were evaluated.
     pub prompt_tokens: usize,
-    /// Until the first token was on the host.
+    /// Until the first token was on the host, or without one until the prompt was evaluated.
     pub prompt_time: Duration,
     /// From then to the end.
     pub predicted_time: Duration,
@@ -104,24 +104,33 @@ impl Context {
         let room = self.capacity() - request.prompt.len();
         let limit = request.max_tokens.unwrap_or(usize::MAX).min(room);
         let mut run = Run { pending: VecDeque::new(), submitted: 0, steps: Vec::new() };
-        let (mut prompt_time, mut stop) = (None, None);
-        if limit > 0 {
-            let result = self.run(request, &fresh, limit, &mut run, &mut |step| {
+        let (kept, mut prompt_time) = (self.evaluated().len(), None);
+        let result = match limit {
+            0 => self.evaluate(&fresh, Tail::None, Some(&request.cancel)).and_then(|s| {
+                s.wait()?;
+                Ok(None)
+            }),
+            _ => self.run(request, &fresh, limit, &mut run, &mut |step| {
                 prompt_time.get_or_insert_with(|| began.elapsed());
                 on_step(step)
-            });
-            match result {
-                Ok(ended) => stop = ended,
-                Err(error) if error.is_cancelled() => stop = Some(Stop::Cancelled),
-                Err(error) => return Err(error),
-            }
+            }),
+        };
+        // What is surely in the cache. A step feeds the token that the one before drew, and its own token is read when
+        // it is done; of the steps behind a stop that was not cancelled, all run. Those behind a cancel or a failure
+        // may never have run, and neither may the batches of the prompt, as long as no token came out.
+        let steps = run.steps.len();
+        match &result {
+            Err(_) if steps == 0 => self.truncate(kept),
+            Err(_) | Ok(Some(Stop::Cancelled)) => self.note_steps(&run.steps[..steps.saturating_sub(1)]),
+            Ok(_) => self.note_steps(&run.steps[..steps.min(run.submitted.saturating_sub(1))]),
         }
-        let stop = stop.unwrap_or(if limit == room { Stop::Context } else { Stop::Length });
-        let stop =
-            if request.max_tokens == Some(limit) && stop == Stop::Context { Stop::Length } else { stop };
-        // Decode steps put the tokens they were fed into the cache: all but perhaps the last generated one.
-        let ids: Vec<u32> = run.steps.iter().map(|s| s.id).take(run.submitted.saturating_sub(1)).collect();
-        self.note(&ids);
+        let stop = match result {
+            Ok(Some(stop)) => stop,
+            Ok(None) if request.max_tokens == Some(limit) => Stop::Length,
+            Ok(None) => Stop::Context,
+            Err(error) if error.is_cancelled() => Stop::Cancelled,
+            Err(error) => return Err(error),
+        };
         let prompt_time = prompt_time.unwrap_or_else(|| began.elapsed());
         Ok(Generated {
             steps: run.steps,
@@ -130,6 +139,11 @@ impl Context {
             prompt_time,
             predicted_time: began.elapsed() - prompt_time,
         })
+    }
+
+    fn note_steps(&mut self, steps: &[Step]) {
+        let ids: Vec<u32> = steps.iter().map(|s| s.id).collect();
+        self.note(&ids);
     }
 
     /// Submits ahead and reads behind; `None` when `limit` tokens are there.

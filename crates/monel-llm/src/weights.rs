@@ -2,7 +2,7 @@
 //!
 //! Matrices that the device wants in another layout are repacked by the device itself, a few at a time, straight from
 //! the mapping; the mapping's pages are let go as soon as they are repacked, so a model never lies in memory twice.
-//! Everything else (norms, biases, an embedding that is only looked up) is used in place where the device can, or
+//! An embedding that is only looked up is used in place where the device can; norms, biases and what cannot stay are
 //! uploaded.
 
 use crate::arch::{Architecture, Hyper};
@@ -11,10 +11,16 @@ use monel::device::{HostMapping, Mapped};
 use monel::{DType, Desc, Device, Graph, Needs, Storage, Stream, Tensor, Value};
 use monel_gguf::{Advice, Gguf, Part, TensorInfo};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes repacked by one graph: large enough to keep all threads busy, small enough to let pages go early.
 const BATCH: u64 = 8 << 20;
+/// Rows by which a tensor over [`BATCH`] is cut: a multiple of every packed layout's group.
+const ROW_GROUP: usize = 64;
+/// Tensors under this are copied even where they could stay in the file: a norm of 2 kB would keep a page of up to
+/// 2 MB of its neighbours in memory.
+const SMALL: u64 = 64 << 10;
 
 /// The tensors of a model on a device, and its numbers.
 pub struct Weights {
@@ -32,6 +38,37 @@ struct Wanted<'a> {
     natural: Desc,
     /// The type to keep it in; the same as `natural`'s when it stays as it is.
     target: Desc,
+}
+
+impl Wanted<'_> {
+    /// Whether it is used where it lies in the file.
+    fn stays(&self, device: &Device) -> bool {
+        self.natural == self.target && self.info.bytes >= SMALL && maps(device)
+    }
+}
+
+/// Rows of a tensor that are copied by one graph.
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    wanted: &'a Wanted<'a>,
+    first: usize,
+    rows: usize,
+}
+
+impl Piece<'_> {
+    /// Where its bytes lie in the tensor's data in the file.
+    fn bytes(&self) -> Range<usize> {
+        let row = self.wanted.natural.nb[1];
+        self.first * row..(self.first + self.rows) * row
+    }
+}
+
+/// A tensor's rows in pieces of about [`BATCH`] bytes: an embedding can be half the model, and would otherwise lie in
+/// memory twice.
+fn pieces<'a>(wanted: &'a Wanted<'a>) -> impl Iterator<Item = Piece<'a>> {
+    let (all, row) = (wanted.natural.ne[1], wanted.natural.nb[1].max(1));
+    let step = (BATCH as usize / row).max(1).next_multiple_of(ROW_GROUP);
+    (0..all).step_by(step).map(move |first| Piece { wanted, first, rows: step.min(all - first) })
 }
 
 impl Weights {
@@ -68,7 +105,7 @@ impl Weights {
         let mut needs = Needs::default();
         let (mut kept, mut mapped) = (0, 0);
         for wanted in wanted(gguf, device, architecture, hyper)? {
-            match wanted.natural == wanted.target && maps(device) {
+            match wanted.stays(device) {
                 true => mapped += wanted.natural.span() as u64,
                 false => kept += wanted.target.span() as u64,
             }
@@ -95,25 +132,25 @@ impl Weights {
         let mut tensors = HashMap::new();
         let mut done = 0;
         progress(0, total);
-        let (stay, change): (Vec<_>, Vec<_>) =
-            wanted.into_iter().partition(|w| w.natural == w.target && maps(&device));
+        let (stay, change): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|w| w.stays(&device));
         let views = map_parts(gguf, &device, stay.iter().chain(&change))?;
         for w in &stay {
             tensors.insert(w.info.name.clone(), in_place(gguf, &views, w)?);
             done += w.info.bytes;
         }
         progress(done, total);
-        let mut batch: Vec<&Wanted<'_>> = Vec::new();
+        let mut batch: Vec<Piece<'_>> = Vec::new();
         let mut arena = Arena::new(&device, change.iter().map(|w| w.target.span()));
-        for (i, w) in change.iter().enumerate() {
-            batch.push(w);
-            if batch.iter().map(|w| w.info.bytes).sum::<u64>() < BATCH && i + 1 < change.len() {
+        let mut left = change.iter().flat_map(pieces).peekable();
+        while let Some(piece) = left.next() {
+            batch.push(piece);
+            let bytes: usize = batch.iter().map(|p| p.bytes().len()).sum();
+            if (bytes as u64) < BATCH && left.peek().is_some() {
                 continue;
             }
-            for w in repack(gguf, stream, &views, &mut arena, &batch, &mut tensors)? {
-                done += w;
-                progress(done, total);
-            }
+            repack(gguf, stream, &views, &mut arena, &batch, &mut tensors)?;
+            done += bytes as u64;
+            progress(done, total);
             batch.clear();
         }
         Ok(Weights { hyper, tensors })
@@ -242,45 +279,51 @@ fn in_place(gguf: &Gguf, views: &[Option<Mapped>], w: &Wanted<'_>) -> Result<Ten
     }
 }
 
-/// Repacks a batch on the device and lets go of its pages; gives the bytes of each.
+/// Repacks a batch on the device and lets go of its pages.
 fn repack(
     gguf: &Gguf,
     stream: &Stream,
     views: &[Option<Mapped>],
     arena: &mut Arena<'_>,
-    batch: &[&Wanted<'_>],
+    batch: &[Piece<'_>],
     tensors: &mut HashMap<String, Tensor>,
-) -> Result<Vec<u64>> {
+) -> Result<()> {
     let device = stream.device();
     let mut graph = Graph::new("repack weights");
     let mut uploads = Vec::new();
-    for w in batch {
-        let target = arena.tensor(w.target)?;
+    for piece in batch {
+        let w = piece.wanted;
+        let target = match tensors.get(&w.info.name) {
+            Some(begun) => begun.clone(),
+            None => arena.tensor(w.target)?,
+        };
+        tensors.insert(w.info.name.clone(), target.clone());
+        let target = target.slice(1, piece.first, piece.rows)?;
+        let data = || Ok::<_, Error>(&gguf.data(w.info)?[piece.bytes()]);
         if w.natural == w.target {
-            uploads.push(stream.upload(&target, gguf.data(w.info)?)?);
-        } else {
-            let source = match &views[w.info.part] {
-                Some(_) => in_place(gguf, views, w)?,
-                None => {
-                    let source = device.tensor(w.natural.dtype, &w.natural.ne)?;
-                    uploads.push(stream.upload(&source, gguf.data(w.info)?)?);
-                    source
-                }
-            };
-            let (from, to) = (graph.leaf(&source), graph.leaf(&target));
-            let copy = graph.copy_into(from, to)?;
-            graph.set_name(copy, w.info.name.clone());
+            uploads.push(stream.upload(&target, data()?)?);
+            continue;
         }
-        tensors.insert(w.info.name.clone(), target);
+        let source = match &views[w.info.part] {
+            Some(_) => in_place(gguf, views, w)?.slice(1, piece.first, piece.rows)?,
+            None => {
+                let source = device.tensor(w.natural.dtype, &[w.natural.ne[0], piece.rows])?;
+                uploads.push(stream.upload(&source, data()?)?);
+                source
+            }
+        };
+        let (from, to) = (graph.leaf(&source), graph.leaf(&target));
+        let copy = graph.copy_into(from, to)?;
+        graph.set_name(copy, w.info.name.clone());
     }
     if graph.nodes().next().is_some() {
         stream.run(&graph)?;
     }
     uploads.into_iter().try_for_each(|u| u.wait())?;
-    for w in batch {
-        gguf.advise(w.info, Advice::DontNeed)?;
+    for piece in batch {
+        gguf.advise(piece.wanted.info, Advice::DontNeed)?;
     }
-    Ok(batch.iter().map(|w| w.info.bytes).collect())
+    Ok(())
 }
 
 /// Few large buffers for many tensors.

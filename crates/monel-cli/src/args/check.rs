@@ -34,7 +34,7 @@ reference in double precision. A case is ok, failed (with its error and the tole
 const EXAMPLES: &str = "\
 EXAMPLES:
   monel check --device cpu
-  monel check --device vulkan -o mul_mat --type q4_k
+  monel check --device vulkan -o mat_mul --type q4_k
   monel check --json | jq .failed";
 
 #[cfg(test)]

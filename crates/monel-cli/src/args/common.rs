@@ -5,8 +5,11 @@
 use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
 
+use monel::DType;
+
 use super::parse::{self, Seed};
 use crate::exit::UsageError;
+use crate::interrupt;
 
 // The model: a word of its own or `-m`.
 #[allow(missing_docs)]
@@ -116,6 +119,7 @@ impl PromptSource {
             )
             .into()),
             Self::Stdin => {
+                let _waiting = interrupt::ends_here();
                 let mut bytes = Vec::new();
                 io::stdin()
                     .lock()
@@ -148,13 +152,15 @@ pub struct DeviceArgs {
 #[allow(missing_docs)]
 #[derive(Debug, Clone, clap::Args)]
 pub struct CacheArgs {
-    /// The type of the keys in the KV cache: f16, f32, q8_0 ...
-    #[arg(long, value_name = "TYPE", default_value = "f16", help_heading = "Device and memory")]
-    pub cache_type_k: String,
+    /// The type of the keys in the KV cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = parse::cache_type,
+          help_heading = "Device and memory")]
+    pub cache_type_k: DType,
 
-    /// The type of the values in the KV cache: f16, f32, q8_0 ...
-    #[arg(long, value_name = "TYPE", default_value = "f16", help_heading = "Device and memory")]
-    pub cache_type_v: String,
+    /// The type of the values in the KV cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = parse::cache_type,
+          help_heading = "Device and memory")]
+    pub cache_type_v: DType,
 }
 
 // The number of threads, where one number is meant.

@@ -2,6 +2,9 @@
 
 use std::str::FromStr;
 
+use monel::DType;
+use monel_llm::context::CACHE_TYPES;
+
 /// How many tokens to generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Limit {
@@ -77,6 +80,13 @@ pub fn over_zero(text: &str) -> Result<f32, String> {
 /// A probability.
 pub fn probability(text: &str) -> Result<f32, String> {
     number(text, "a number from 0 to 1", |v| (0.0..=1.0).contains(&v))
+}
+
+/// A type that the KV cache can have.
+pub fn cache_type(text: &str) -> Result<DType, String> {
+    let known =
+        || format!("expected one of {}", CACHE_TYPES.map(|t| t.to_string().to_lowercase()).join(", "));
+    DType::parse(text).filter(|t| CACHE_TYPES.contains(t)).ok_or_else(known)
 }
 
 /// Any finite number.

@@ -117,7 +117,10 @@ mod tests {
         assert_eq!(args.input.spec(), "smollm2");
         assert_eq!(args.n_predict, Limit::Unlimited);
         assert_eq!((args.ctx_size, args.logprobs, args.raw, args.json), (None, None, false, false));
-        assert_eq!((args.cache.cache_type_k.as_str(), args.cache.cache_type_v.as_str()), ("f16", "f16"));
+        assert_eq!(
+            (args.cache.cache_type_k, args.cache.cache_type_v),
+            (monel::DType::F16, monel::DType::F16)
+        );
         assert_eq!((args.threads.threads, args.device.device), (None, None));
     }
 
@@ -164,7 +167,10 @@ mod tests {
         assert_eq!((args.n_predict, args.ctx_size), (Limit::Tokens(5), Some(128)));
         assert_eq!(args.trace, Some("t.json".into()));
         assert_eq!(args.device.device.as_deref(), Some("vulkan:1"));
-        assert_eq!((args.cache.cache_type_k.as_str(), args.cache.cache_type_v.as_str()), ("f32", "q8_0"));
+        assert_eq!(
+            (args.cache.cache_type_k, args.cache.cache_type_v),
+            (monel::DType::F32, monel::DType::Q8_0)
+        );
         assert!(args.raw && args.json);
     }
 

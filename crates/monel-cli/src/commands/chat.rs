@@ -36,7 +36,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     };
     let file = ModelFile::open(session::path(args.input.spec())?)?;
     let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
-    let options = session::context_options(&file, args.ctx_size, &args.cache)?;
+    let options = session::context_options(&file, args.ctx_size, &args.cache);
     let model = session::load(file, &device, &options)?;
     if let Err(error) = model.chat_template() {
         anyhow::bail!("{error}: `monel run --raw` continues a text with this model");
@@ -53,7 +53,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         trace
             .write(file)
             .and_then(|()| file.flush())
-            .with_context(|| format!("cannot write {}", path.display()))?;
+            .with_context(|| format!("cannot write the timeline {}", path.display()))?;
     }
     result
 }
@@ -152,7 +152,12 @@ impl Lines {
 
     fn next(&mut self) -> anyhow::Result<Option<String>> {
         match self {
-            Lines::Pipe(lines) => lines.next().transpose().context("cannot read from standard input"),
+            Lines::Pipe(lines) => {
+                // What came too late for the answer before is dealt with.
+                interrupt::clear();
+                let _waiting = interrupt::ends_here();
+                lines.next().transpose().context("cannot read from standard input")
+            }
             Lines::Terminal(editor, history) => match editor.readline("> ") {
                 Ok(line) => {
                     let _ = editor.add_history_entry(&line);

@@ -8,7 +8,8 @@ use monel::check::{self, Filter, Report};
 use serde_json::{Value, json};
 
 use crate::args::check::Args;
-use crate::exit::Outcome;
+use crate::exit::{Outcome, UsageError};
+use crate::interrupt;
 use crate::output::{Align, Output, Table, note};
 use crate::session;
 
@@ -17,14 +18,15 @@ use crate::session;
 /// # Errors
 /// When the device cannot be opened, no case matches the flags, and stdout's errors.
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
-    let dtype =
-        match &args.dtype {
-            Some(text) => Some(DType::parse(text).ok_or_else(|| {
-                anyhow::anyhow!("'{text}' is no tensor type; known are {:?}", DType::STORAGE)
-            })?),
-            None => None,
-        };
+    let dtype = match &args.dtype {
+        Some(text) => Some(DType::parse(text).ok_or_else(|| {
+            let known = DType::STORAGE.map(|t| t.to_string().to_lowercase()).join(", ");
+            UsageError(format!("--type: '{text}' is no tensor type; known are {known}"), "check")
+        })?),
+        None => None,
+    };
     let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
+    let _running = interrupt::ends_here();
     let report = check::run(&device, &Filter { op: args.op.clone(), dtype });
     if report.results.is_empty() {
         let mut ops: Vec<&str> = monel::ops::cases().iter().map(|c| c.op.name()).collect();

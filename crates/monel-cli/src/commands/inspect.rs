@@ -24,7 +24,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     let gguf = Gguf::open(&path)?;
     let device = session::device(args.device.device.as_deref(), None)?;
     let plan = ModelFile::open(&path).map_err(anyhow::Error::from).and_then(|file| {
-        let options = session::context_options(&file, args.ctx_size, &args.cache)?;
+        let options = session::context_options(&file, args.ctx_size, &args.cache);
         Ok((file.needs(&device, &options)?, options.positions(file.hyper())))
     });
     let mut by_type: BTreeMap<String, u64> = BTreeMap::new();

@@ -22,7 +22,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     let file = ModelFile::open(session::path(args.model.spec())?)?;
     let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
     let window = args.ctx_size as usize;
-    let cache = session::context_options(&file, None, &args.cache)?;
+    let cache = session::context_options(&file, None, &args.cache);
     let options = ContextOptions { context: Some(window), ..cache };
     let model = session::load(file, &device, &options)?;
     let ids = model.tokenizer.encode(&text, true, false)?;

@@ -73,7 +73,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     };
     let file = ModelFile::open(session::path(args.input.spec())?)?;
     let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
-    let options = session::context_options(&file, args.ctx_size, &args.cache)?;
+    let options = session::context_options(&file, args.ctx_size, &args.cache);
     let model = session::load(file, &device, &options)?;
     let prompt_ids = match prompt {
         Prompt::Ids(ids) => ids,
@@ -104,13 +104,12 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         }
         written.is_ok()
     });
-    if let Some((file, path, trace)) = &mut trace_file {
+    // A timeline of a run that failed is wanted most, and one that cannot be written is no reason to lose the result.
+    let timeline = trace_file.as_mut().map_or(Ok(()), |(file, path, trace)| {
         device.set_trace(None);
-        trace
-            .write(file)
-            .and_then(|()| file.flush())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
+        let done = trace.write(file).and_then(|()| file.flush());
+        done.with_context(|| format!("cannot write the timeline {}", path.display()))
+    });
     written?;
     let generated = result?;
     let rest = decoder.finish();
@@ -122,6 +121,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         out.text("\n")?;
         summary(&model, &request, &generated);
     }
+    timeline?;
     Ok(if generated.stop == Stop::Cancelled { Outcome::Interrupted } else { Outcome::Done })
 }
 

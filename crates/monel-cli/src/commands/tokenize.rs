@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::args::tokenize::Args;
 use crate::exit::Outcome;
+use crate::interrupt;
 use crate::output::Output;
 use crate::session;
 
@@ -19,7 +20,9 @@ use crate::session;
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
     let tokenizer = tokenizer(args.model.spec())?;
     let mut text = Vec::new();
+    let waiting = interrupt::ends_here();
     std::io::stdin().lock().read_to_end(&mut text).context("cannot read the text from standard input")?;
+    drop(waiting);
     let ids = tokenizer.encode(&text, !args.no_special, !args.no_special)?;
     if args.json {
         out.json(&json!({ "ids": ids }))?;
