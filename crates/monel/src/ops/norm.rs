@@ -52,7 +52,8 @@ fn shader(call: &GpuCall<'_>, eps: f32, centred: bool) -> Result<Vec<Dispatch>, 
         .output("y", y)
         .strides("y", y, true)
         .float("eps", eps)
-        .define("CENTRED", centred);
+        .define("CENTRED", centred)
+        .define("VALUE", if centred { "y[to + i] - mean" } else { "x[start + i] * unit" });
     if let Some(weight) = call.inputs.get(1) {
         shader = shader.input("w", weight);
     }

@@ -12,23 +12,25 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) l
   top = max_all(top, sg, nsg, lane);
   // Numbers whose squares overflow are made smaller by a power of two.
   let unit = select(1.0, 1.0842022e-19, top > 1e15);
-  // A mean that is large beside the differences has too few digits: it is taken of distances from the first element.
-  var pivot = 0.0;
+  // The mean in two parts, as a large one has too few digits beside small differences. The differences to the first
+  // part go through memory: compilers add the parts where they see both.
   var mean = 0.0;
   if $CENTRED {
-    pivot = x[start] * unit;
     var sum = 0.0;
-    for (var i = li; i < p.n0; i += $THREADSu) { sum += x[start + i] * unit - pivot; }
+    for (var i = li; i < p.n0; i += $THREADSu) { sum += x[start + i] * unit; }
+    let about = sum_all(sum, sg, nsg, lane) / f32(p.n0);
+    sum = 0.0;
+    for (var i = li; i < p.n0; i += $THREADSu) {
+      y[to + i] = x[start + i] * unit - about;
+      sum += y[to + i];
+    }
     mean = sum_all(sum, sg, nsg, lane) / f32(p.n0);
   }
   var squares = 0.0;
-  for (var i = li; i < p.n0; i += $THREADSu) {
-    let v = (x[start + i] * unit - pivot) - mean;
-    squares += v * v;
-  }
+  for (var i = li; i < p.n0; i += $THREADSu) { let v = $VALUE; squares += v * v; }
   squares = sum_all(squares, sg, nsg, lane) / f32(p.n0);
   let factor = 1.0 / sqrt(squares + p.eps * unit * unit);
   for (var i = li; i < p.n0; i += $THREADSu) {
-    y[to + i] = ((x[start + i] * unit - pivot) - mean) * factor$WEIGHT$BIAS;
+    y[to + i] = ($VALUE) * factor$WEIGHT$BIAS;
   }
 }
