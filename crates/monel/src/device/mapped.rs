@@ -62,6 +62,14 @@ impl Device {
 
     /// Makes byte ranges of a mapping usable in place. The mapping starts at a page.
     pub fn map(&self, mapping: Arc<dyn HostMapping>, tensors: &[Range<usize>]) -> Result<Mapped> {
+        let cannot = || Error::Unsupported {
+            device: self.info().name.clone(),
+            op: "mapped memory".to_string(),
+            reason: "the device cannot use host memory in place".into(),
+        };
+        if !self.can_map() {
+            return Err(cannot());
+        }
         let (name, len) = (mapping.name(), mapping.bytes().len());
         if let Some(t) = tensors.iter().find(|t| t.start > t.end || t.end > len) {
             let (offset, bytes) = (t.start, t.end.wrapping_sub(t.start));
@@ -77,14 +85,8 @@ impl Device {
         })?;
         let mut views = Vec::new();
         for range in ranges {
-            let memory = self.core.driver.import(&mapping, range.clone()).unwrap_or_else(|| {
-                let (device, op) = (self.info().name.clone(), "mapped memory".to_string());
-                Err(Error::Unsupported {
-                    device,
-                    op,
-                    reason: "the device cannot use host memory in place".into(),
-                })
-            })?;
+            let imported = self.core.driver.import(&mapping, range.clone());
+            let memory = imported.unwrap_or_else(|| Err(cannot()))?;
             views.push((range.clone(), self.core.adopt(memory, Storage::Mapped, range.len())));
         }
         Ok(Mapped { name, views })

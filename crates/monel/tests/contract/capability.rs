@@ -60,7 +60,7 @@ fn p2_what_is_not_supported_is_refused_with_a_reason() {
 fn p4_encoding_touches_no_tensor_data() {
     let mut options = options();
     options.settings.encode_helpers = 0;
-    on_each(&options, |rig| {
+    on_each_host(&options, |rig| {
         let weights: Vec<f32> = (0..1024).map(|i| i as f32).collect();
         let file = Pages::new(&float_bytes(&weights));
         file.protect(libc::PROT_NONE);
@@ -92,7 +92,7 @@ fn p4_encoding_touches_no_tensor_data() {
 
 #[test]
 fn p5_a_timeline_shows_every_chunk_and_op() {
-    on_each(&tiny_chunks(), |rig| {
+    on_each_host(&tiny_chunks(), |rig| {
         let trace = Trace::new();
         rig.device.set_trace(Some(trace.clone()));
         let (a, b) = (tensor(&rig.device, Storage::Private, 8), tensor(&rig.device, Storage::Private, 8));

@@ -8,7 +8,7 @@ use monel::{CancelToken, DType, Error, Graph, Recording, Stream, Tensor};
 
 #[test]
 fn e1_a_panicking_kernel_is_an_error_and_the_device_goes_on() {
-    on_each(&options(), |rig| {
+    on_each_host(&options(), |rig| {
         let (stream, other) = (rig.device.stream(), rig.device.stream());
         let error = stream.submit(&lone(&rig.device, "bad", Panics)).unwrap().wait().unwrap_err();
         assert!(error.to_string().contains("as the test wants"), "{error}");
@@ -24,7 +24,7 @@ fn e1_a_panicking_encoder_is_an_error_also_on_a_helper() {
     for helpers in [0, 1] {
         let mut options = tiny_chunks();
         options.settings.encode_helpers = helpers;
-        on_each(&options, |rig| {
+        on_each_host(&options, |rig| {
             let stream = rig.device.stream();
             let first = stream.submit(&lone(&rig.device, "bad", PanicsInEncoding));
             assert!(matches!(first.map(drop), Err(Error::Kernel(_))), "the first chunk is the caller's");
@@ -68,7 +68,7 @@ fn e1_other_peoples_code_that_panics_does_not_stop_the_device() {
             panic!("as the test wants")
         }
     }
-    on_each(&options(), |rig| {
+    on_each_host(&options(), |rig| {
         let stream = rig.device.stream();
         let mapped = rig.device.map(std::sync::Arc::new(Unreadable), &[0..64]).unwrap();
         let weights = mapped.tensor(0, monel::Desc::new(DType::F32, &[16]).unwrap()).unwrap();
@@ -145,7 +145,7 @@ fn e2_the_first_failure_is_named_and_told_to_everybody() {
 
 #[test]
 fn e2_the_op_is_named_by_the_device_too() {
-    on_each(&options(), |rig| {
+    on_each_host(&options(), |rig| {
         let error =
             rig.device.stream().submit(&lone(&rig.device, "decode", Fails)).unwrap().wait().unwrap_err();
         let Error::Failed { place, .. } = &error else { panic!("{error}") };
@@ -155,7 +155,7 @@ fn e2_the_op_is_named_by_the_device_too() {
 
 #[test]
 fn e2_what_was_on_the_device_behind_a_failure_fails_too() {
-    on_each(&options(), |rig| {
+    on_each_host(&options(), |rig| {
         let stream = rig.device.stream();
         let bad = lone(&rig.device, "bad", Fails);
         let a = tensor(&rig.device, Storage::Private, 8);
@@ -183,7 +183,7 @@ fn damaged(device: &Device, b: &Tensor) -> Stream {
 
 #[test]
 fn e2_damaged_data_fails_whoever_reads_it_until_it_is_overwritten() {
-    on_each(&options(), |rig| {
+    on_each_host(&options(), |rig| {
         let (b, c) = (tensor(&rig.device, Storage::Private, 8), tensor(&rig.device, Storage::Private, 8));
         let failing = damaged(&rig.device, &b);
         let other = rig.device.stream();
@@ -207,7 +207,7 @@ fn e2_damaged_data_fails_whoever_reads_it_until_it_is_overwritten() {
 
 #[test]
 fn e2_damage_outlives_its_stream_but_not_its_recovery_or_its_buffer() {
-    on_each(&options(), |rig| {
+    on_each_host(&options(), |rig| {
         let b = tensor(&rig.device, Storage::Private, 8);
         drop(damaged(&rig.device, &b));
         let other = rig.device.stream();
@@ -224,7 +224,7 @@ fn e2_damage_outlives_its_stream_but_not_its_recovery_or_its_buffer() {
 
 #[test]
 fn e3_synchronize_reports_once_and_the_stream_stays_poisoned_until_recover() {
-    on_each(&options(), |rig| {
+    on_each_host(&options(), |rig| {
         let stream = rig.device.stream();
         let a = tensor(&rig.device, Storage::Private, 8);
         let bad = lone(&rig.device, "bad", Fails);
@@ -386,5 +386,30 @@ fn e5_cancel_on_every_device_and_before_the_first_chunk() {
         stream.submit(&recording).unwrap().wait().unwrap();
         assert_eq!(floats(&stream.download(&a).unwrap().wait().unwrap()), [500.0; 8]);
         assert_eq!(DType::F32, a.desc().dtype);
+    });
+}
+
+/// A row outside its table is an error of the submission on every device, names the op, and harms nothing else.
+#[test]
+fn e2_a_wrong_row_number_fails_its_submission_everywhere() {
+    on_each(&options(), |rig| {
+        let table = tensor(&rig.device, Storage::Private, 8).reshape(&[4, 2]).unwrap();
+        let ids = rig.device.tensor(DType::I32, &[1]).unwrap();
+        let out = tensor(&rig.device, Storage::Private, 4);
+        let mut graph = Graph::new("lookup");
+        let [t, i, place] = [&table, &ids, &out].map(|t| graph.leaf(t));
+        graph.apply_into(monel::ops::GetRows, &[t, i], place).unwrap();
+        let recording = rig.device.record(&graph).unwrap();
+        let stream = rig.device.stream();
+        for (id, fails) in [(1, false), (2, true), (-1, true), (0, false)] {
+            drop(stream.upload(&ids, &bytes(&[id])).unwrap());
+            let outcome = stream.submit(&recording).unwrap().wait();
+            assert_eq!(outcome.is_err(), fails, "row {id}");
+            if let Err(error) = outcome {
+                assert!(error.to_string().contains(&format!("row {id} of a table of 2 rows")), "{error}");
+                assert!(error.to_string().contains("get_rows"), "{error}");
+                stream.recover().unwrap();
+            }
+        }
     });
 }

@@ -15,6 +15,8 @@ pub struct Rig {
     pub name: String,
     pub device: Device,
     background: Mutex<Option<(Script, Option<Background>)>>,
+    #[cfg(feature = "vulkan")]
+    holder: Option<monel::device::vulkan::Holder>,
 }
 
 /// Options with a small budget of everything.
@@ -25,13 +27,58 @@ pub fn options() -> Options {
 
 /// Every device: to add one, add it here.
 pub fn rigs(options: &Options) -> Vec<Rig> {
+    let mut rigs = host_rigs(options);
+    rigs.extend(vulkan_rig(options));
+    rigs
+}
+
+/// A Vulkan device, unless the test is about limits that are settings of the software device. A machine without one
+/// skips it and says so; with `MONEL_REQUIRE_VULKAN` that fails the test. `MONEL_VULKAN_DEVICE` is its number.
+#[cfg(feature = "vulkan")]
+fn vulkan_rig(options: &Options) -> Option<Rig> {
+    use monel::device::vulkan;
+    if options.memory_limit.is_some() || options.max_buffer != Options::default().max_buffer {
+        return None;
+    }
+    if vulkan::list().is_empty() {
+        let required = std::env::var_os("MONEL_REQUIRE_VULKAN").is_some();
+        assert!(!required, "no Vulkan device: {:?}", vulkan::problems());
+        println!("skipped: no Vulkan device: {:?}", vulkan::problems());
+        return None;
+    }
+    let index = std::env::var("MONEL_VULKAN_DEVICE").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let settings = options.settings.clone();
+    let options = vulkan::Options { index, cache: None, settings, ..vulkan::Options::default() };
+    let (device, holder) = vulkan::create(&options).unwrap();
+    Some(Rig { name: "vulkan".into(), device, background: Mutex::new(None), holder: Some(holder) })
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn vulkan_rig(_: &Options) -> Option<Rig> {
+    None
+}
+
+impl Rig {
+    fn host(name: String, device: Device, background: Option<(Script, Option<Background>)>) -> Rig {
+        Rig {
+            name,
+            device,
+            background: Mutex::new(background),
+            #[cfg(feature = "vulkan")]
+            holder: None,
+        }
+    }
+}
+
+/// The devices that run kernels of the tests' own and use files in place.
+pub fn host_rigs(options: &Options) -> Vec<Rig> {
     let mut rigs = Vec::new();
     let (device, script) = scripted::create(options);
     let background = Some((script.clone(), Some(script.run_in_background())));
-    rigs.push(Rig { name: "scripted".into(), device, background: Mutex::new(background) });
+    rigs.push(Rig::host("scripted".into(), device, background));
     for threads in 1..4 {
         let device = software::create(&Options { threads, ..options.clone() }).unwrap();
-        rigs.push(Rig { name: format!("{threads} threads"), device, background: Mutex::new(None) });
+        rigs.push(Rig::host(format!("{threads} threads"), device, None));
     }
     rigs
 }
@@ -39,6 +86,14 @@ pub fn rigs(options: &Options) -> Vec<Rig> {
 /// Runs a test on every device.
 pub fn on_each(options: &Options, test: impl Fn(&Rig)) {
     for rig in rigs(options) {
+        eprintln!("on {}", rig.name);
+        test(&rig);
+    }
+}
+
+/// Runs a test on every device that runs the tests' own kernels.
+pub fn on_each_host(options: &Options, test: impl Fn(&Rig)) {
+    for rig in host_rigs(options) {
         eprintln!("on {}", rig.name);
         test(&rig);
     }
@@ -74,7 +129,13 @@ impl Rig {
     pub fn hold(&self) -> Held<'_> {
         if let Some((_, background)) = &mut *self.background.lock().unwrap() {
             *background = None;
-            return Held { rig: self, gate: None };
+            return Held::new(self, None);
+        }
+        #[cfg(feature = "vulkan")]
+        if let Some(holder) = &self.holder {
+            let mut held = Held::new(self, None);
+            held.brake = Some(holder.hold().unwrap());
+            return held;
         }
         let gate = Arc::new(Barrier::default());
         let mut graph = Graph::new("hold");
@@ -83,7 +144,7 @@ impl Rig {
         let stream = self.device.stream();
         drop(stream.submit(&self.device.record(&graph).unwrap()).unwrap());
         gate.wait_for(|s| s.entered);
-        Held { rig: self, gate: Some((gate, stream)) }
+        Held::new(self, Some((gate, stream)))
     }
 }
 
@@ -91,6 +152,20 @@ impl Rig {
 pub struct Held<'a> {
     rig: &'a Rig,
     gate: Option<(Arc<Barrier>, Stream)>,
+    #[cfg(feature = "vulkan")]
+    #[allow(dead_code, reason = "lets go when it is dropped")]
+    brake: Option<monel::device::vulkan::Brake>,
+}
+
+impl<'a> Held<'a> {
+    fn new(rig: &'a Rig, gate: Option<(Arc<Barrier>, Stream)>) -> Held<'a> {
+        Held {
+            rig,
+            gate,
+            #[cfg(feature = "vulkan")]
+            brake: None,
+        }
+    }
 }
 
 impl Drop for Held<'_> {

@@ -188,7 +188,7 @@ fn m4_a_mapped_file_is_used_in_place_through_few_views() {
     let ranges: Vec<Range<usize>> = tensors.iter().map(|&(at, n, _)| at..at + n * 4).collect();
     for (largest, views) in [(8192, 2..41), (20_000, 2..10), (1 << 20, 1..2)] {
         let options = software::Options { max_buffer: largest, ..options() };
-        on_each(&options, |rig| {
+        on_each_host(&options, |rig| {
             // Read only, and with inaccessible neighbours: whoever writes or strays dies here.
             let file = Pages::new(&bytes);
             let mapped = rig.device.map(file.clone(), &ranges).unwrap();
@@ -220,7 +220,7 @@ fn m4_a_mapped_file_is_used_in_place_through_few_views() {
 fn m4_what_cannot_be_covered_is_an_error() {
     let (bytes, _) = file();
     let options = software::Options { max_buffer: 8192, ..options() };
-    on_each(&options, |rig| {
+    on_each_host(&options, |rig| {
         let file = Pages::new(&bytes);
         let too_large = rig.device.map(file.clone(), &[100..200, 4000..12_300]);
         assert!(matches!(too_large, Err(Error::TooLarge { largest: 8192, .. })));
@@ -236,7 +236,7 @@ fn m4_what_cannot_be_covered_is_an_error() {
 #[test]
 fn m4_a_file_that_shrank_is_an_error_of_the_submission() {
     let (bytes, tensors) = file();
-    on_each(&options(), |rig| {
+    on_each_host(&options(), |rig| {
         let file = Pages::new(&bytes);
         let (at, n, _) = tensors[39];
         let mapped = rig.device.map(file.clone(), &[at..at + n * 4]).unwrap();
