@@ -40,15 +40,18 @@ pub fn problems() -> Vec<String> {
 /// Opens the device that `spec` names, or the best one: the GPU with the most memory if there is a real one, else the
 /// software device, which computes with `threads` threads (0: one per core).
 pub fn open(spec: Option<&str>, threads: usize) -> Result<Device> {
+    let cpu = || software::open(&software::Options { threads, ..software::Options::default() });
+    // Who asks for the CPU should not wait for the drivers of GPUs.
+    if spec.is_some_and(|s| s.eq_ignore_ascii_case("cpu")) {
+        return cpu();
+    }
     let devices = list();
     let found = match spec {
         Some(spec) => named(&devices, &spec.to_lowercase()),
         None => best(&devices),
     };
     match found {
-        Some(found) if found.kind == DeviceKind::Cpu => {
-            software::open(&software::Options { threads, ..software::Options::default() })
-        }
+        Some(found) if found.kind == DeviceKind::Cpu => cpu(),
         #[cfg(feature = "vulkan")]
         Some(found) => {
             let index = found.id.rsplit(':').next().and_then(|n| n.parse().ok()).unwrap_or(0);

@@ -37,3 +37,15 @@ pub use vector::{
     axpy_f16, bf16_to_f32, dot_f16_f32, dot_f32, exp_sub_sum, f16_to_f32, f32_to_f16, gelu_tanh_mul, max_f32,
     scale, silu_mul, sum_sq,
 };
+
+/// Asks for bytes to be brought into the second cache; a hint, which only x86-64 takes.
+#[inline]
+pub fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        // SAFETY: a prefetch changes nothing and cannot fault.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
