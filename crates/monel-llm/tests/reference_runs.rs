@@ -11,7 +11,7 @@
 mod common;
 
 use common::{GEMMA3, QWEN25, SMOLLM2, model_path, reference};
-use monel::device::software;
+use monel::device::{Device, software};
 use monel_llm::{Context, ContextOptions, Generated, Model, Request, Sampling, Stop};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -78,12 +78,18 @@ fn run(context: &mut Context, prompt: Vec<u32>, tokens: usize, logprobs: Option<
 }
 
 fn check(file: &str, stem: &str, threads: &[usize]) {
+    let cpu = |&threads: &usize| {
+        let options = software::Options { threads, ..Default::default() };
+        (format!("{threads} threads"), software::create(&options).expect("a device"))
+    };
+    check_on(file, stem, &mut threads.iter().map(cpu));
+}
+
+fn check_on(file: &str, stem: &str, devices: &mut dyn Iterator<Item = (String, Device)>) {
     let Some(path) = model_path(file) else { return };
     let recorded = Recorded::of(stem);
     let mut outputs: Vec<Vec<Vec<u32>>> = Vec::new();
-    for &threads in threads {
-        let device =
-            software::create(&software::Options { threads, ..Default::default() }).expect("a device");
+    for (name, device) in devices {
         let model = Arc::new(Model::load(&path, &device).expect("a model"));
         let mut context = Context::new(model.clone(), &ContextOptions::default()).expect("a context");
         let (mut ours, mut theirs, mut greedy) = (Vec::new(), [Vec::new(), Vec::new()], Vec::new());
@@ -108,7 +114,7 @@ fn check(file: &str, stem: &str, threads: &[usize]) {
             let want = ids(&p["greedy_ids"]);
             let out = run(&mut context, prompt_ids, want.len() + 4, None);
             let got: Vec<u32> = out.steps.iter().map(|s| s.id).collect();
-            compare_greedy(&format!("{stem} {id} on {threads} threads"), p, &want, &got, out.stop);
+            compare_greedy(&format!("{stem} {id} on {name}"), p, &want, &got, out.stop);
             greedy.push(got);
         }
         let (limit, single) = (
@@ -116,7 +122,7 @@ fn check(file: &str, stem: &str, threads: &[usize]) {
             2.0 * largest(&theirs[0]).max(largest(&theirs[1])),
         );
         println!(
-            "{stem}, {threads} threads: rms {:.4} (limit {limit:.4}), largest {:.3} (limit {single:.3})",
+            "{stem}, {name}: rms {:.4} (limit {limit:.4}), largest {:.3} (limit {single:.3})",
             rms(&ours),
             largest(&ours)
         );
@@ -174,4 +180,17 @@ fn gemma3_matches_its_reference_on_1_2_and_3_threads() {
 #[test]
 fn qwen25_matches_its_reference_on_1_2_and_3_threads() {
     check(QWEN25, "qwen2.5-coder-0.5b-instruct-q4_k_m", &[1, 2, 3]);
+}
+
+/// On the first GPU, Mesa's software one included: Q4_1 and Q8_0 weights, prompts and decoding.
+#[test]
+fn smollm2_matches_its_reference_on_vulkan() {
+    let found = monel::device::list().into_iter().find(|d| d.id.starts_with("vulkan"));
+    let Some(found) = found else {
+        let required = std::env::var_os("MONEL_REQUIRE_VULKAN").is_some();
+        assert!(!required, "no Vulkan device: {:?}", monel::device::problems());
+        return println!("skipped: no Vulkan device: {:?}", monel::device::problems());
+    };
+    let device = monel::device::open(Some(&found.id), 0).expect("a device");
+    check_on(SMOLLM2, "SmolLM2-135M-Instruct.Q4_1", &mut std::iter::once((found.id, device)));
 }

@@ -108,7 +108,7 @@ impl Op for MatMul {
         let (w, x, y) = (&call.inputs[0], &call.inputs[1], &call.output);
         let (k, m) = (w.desc.ne[0], x.desc.ne[1]);
         let [n, _, b2, b3] = y.desc.ne;
-        if !matches!(w.desc.dtype.block(), Some(_)) || x.desc.dtype != DType::F32 {
+        if w.desc.dtype.block().is_none() || x.desc.dtype != DType::F32 {
             return Err(format!("no GPU kernel for {} times {}", w.desc.dtype, x.desc.dtype));
         }
         let operands = |shader: Shader| {

@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Alignment of buffers and of mapped views.
 pub const PAGE: usize = 4096;
 
-
 /// Allocations from this size on ask the system what it has left; asking costs more than a small one.
 const ASK_SYSTEM: usize = 1 << 20;
 

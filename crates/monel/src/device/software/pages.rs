@@ -30,7 +30,8 @@ impl Pages {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE)?.checked_add(slack)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }.ok()?;
+        let base =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }.ok()?;
         let base = NonNull::new(base.cast::<u8>())?;
         let offset = if huge { base.as_ptr().align_offset(HUGE) } else { 0 };
         // SAFETY: the offset is below the slack, so it stays inside the mapping.

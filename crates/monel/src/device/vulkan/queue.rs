@@ -227,6 +227,7 @@ impl Queue {
         let failed = |e| self.gpu.error("waiting for work", e);
         // SAFETY: a semaphore of this device.
         let reached = || {
+            // SAFETY: the semaphore lives as long as the device it belongs to.
             unsafe { self.gpu.raw.get_semaphore_counter_value(self.gpu.timeline) }
                 .map(|now| now >= value)
                 .map_err(failed)

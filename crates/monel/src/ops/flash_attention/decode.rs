@@ -5,8 +5,8 @@
 //! last ones may be empty. A partial result is a row of unnormalised values with its maximum and its sum.
 
 use super::operands::{ALIGN_SLACK, LOWEST, Operands, aligned, inverse};
-use crate::device::software::simd::{self, Isa};
 use crate::device::software::simd::attention::{self, LANE_GROUP};
+use crate::device::software::simd::{self, Isa};
 use crate::error::Result;
 use crate::kernel::{Call, Input, Kernel, Output, Worker};
 use crate::tensor::Desc;

@@ -1,0 +1,122 @@
+//! A context's promises: what a stop, a cancel or a full context leaves behind is a context that goes on correctly.
+
+mod common;
+
+use common::{SMOLLM2, model_path};
+use monel::device::software;
+use monel::{CancelToken, DType};
+use monel_llm::{Context, ContextOptions, Error, Generated, Model, Request, Sampling, Stop};
+use std::sync::Arc;
+
+fn model() -> Option<Arc<Model>> {
+    let path = model_path(SMOLLM2)?;
+    let device = software::create(&software::Options { threads: 2, ..Default::default() }).expect("a device");
+    Some(Arc::new(Model::load(path, &device).expect("a model")))
+}
+
+fn context(model: &Arc<Model>, positions: usize) -> Context {
+    let options = ContextOptions { context: Some(positions), ..Default::default() };
+    Context::new(model.clone(), &options).expect("a context")
+}
+
+fn request(model: &Model, text: &str, tokens: Option<usize>) -> Request {
+    let prompt = model.tokenizer.encode(text, true, true).expect("ids");
+    Request { prompt, max_tokens: tokens, sampling: Sampling::greedy(), ..Request::default() }
+}
+
+fn run(context: &mut Context, request: &Request) -> Generated {
+    context.generate(request, &mut |_| true).expect("a run")
+}
+
+fn ids(out: &Generated) -> Vec<u32> {
+    out.steps.iter().map(|s| s.id).collect()
+}
+
+#[test]
+fn a_full_context_ends_with_its_own_word_and_a_longer_prompt_is_an_error_with_both_lengths() {
+    let Some(model) = model() else { return };
+    let mut context = context(&model, 12);
+    let mut request = request(&model, "Once upon a time", None);
+    request.ignore_end = true;
+    let out = run(&mut context, &request);
+    assert_eq!(out.stop, Stop::Context);
+    assert_eq!(request.prompt.len() + out.steps.len(), 12);
+    request.prompt = vec![5; 13];
+    match context.generate(&request, &mut |_| true) {
+        Err(Error::PromptTooLong { prompt: 13, context: 12 }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn only_what_is_new_is_evaluated_and_the_text_is_the_same() {
+    let Some(model) = model() else { return };
+    let first = request(&model, "The Moon orbits the", Some(6));
+    let mut reused = context(&model, 64);
+    let out = run(&mut reused, &first);
+    let mut second = first.clone();
+    second.prompt.extend(ids(&out));
+    second.prompt.extend(model.tokenizer.encode(" and then", false, false).expect("ids"));
+    let again = run(&mut reused, &second);
+    assert!(again.prompt_tokens < second.prompt.len() - first.prompt.len());
+    assert_eq!(again.prompt_tokens + reused.evaluated().len(), second.prompt.len() + again.prompt_tokens + 5);
+    assert_eq!(ids(&again), ids(&run(&mut context(&model, 64), &second)));
+}
+
+#[test]
+fn a_cancelled_prompt_leaves_nothing_behind() {
+    let Some(model) = model() else { return };
+    let mut cancelled = context(&model, 2048);
+    let mut long = request(&model, "one two three four five", Some(8));
+    long.prompt = long.prompt.iter().copied().cycle().take(1800).collect();
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    let out = run(&mut cancelled, &Request { cancel, ..long.clone() });
+    assert_eq!((out.stop, out.steps.len()), (Stop::Cancelled, 0));
+    assert!(cancelled.evaluated().is_empty(), "none of it was surely evaluated");
+    let short = request(&model, "The Moon orbits the", Some(8));
+    assert_eq!(ids(&run(&mut cancelled, &short)), ids(&run(&mut context(&model, 64), &short)));
+}
+
+#[test]
+fn after_a_stop_in_the_middle_the_cache_holds_what_it_says() {
+    let Some(model) = model() else { return };
+    let mut stopped = context(&model, 128);
+    let mut first = request(&model, "Once upon a time", Some(32));
+    first.ignore_end = true;
+    let mut seen = 0;
+    let cancel = first.cancel.clone();
+    let out = stopped
+        .generate(&first, &mut |_| {
+            seen += 1;
+            if seen == 5 {
+                cancel.cancel();
+            }
+            true
+        })
+        .expect("a run");
+    assert_eq!((out.stop, out.steps.len()), (Stop::Cancelled, 5));
+    let mut second = Request { cancel: CancelToken::new(), max_tokens: Some(8), ..first.clone() };
+    second.prompt.extend(ids(&out));
+    second.prompt.extend(model.tokenizer.encode(" But", false, false).expect("ids"));
+    assert_eq!(ids(&run(&mut stopped, &second)), ids(&run(&mut context(&model, 128), &second)));
+}
+
+#[test]
+fn seeds_repeat_and_cache_types_work() {
+    let Some(model) = model() else { return };
+    let mut base = request(&model, "Once upon a time", Some(24));
+    base.ignore_end = true;
+    let seeded = |seed| Request { sampling: Sampling { seed, ..Sampling::default() }, ..base.clone() };
+    let sampled = |seed| ids(&run(&mut context(&model, 64), &seeded(seed)));
+    assert_eq!(sampled(1), sampled(1));
+    assert_ne!(sampled(1), sampled(2));
+    let first = |keys, values| {
+        let options = ContextOptions { context: Some(64), keys, values };
+        let mut context = Context::new(model.clone(), &options).expect("a context");
+        ids(&run(&mut context, &Request { max_tokens: Some(1), ..base.clone() }))
+    };
+    let exact = first(DType::F32, DType::F32);
+    assert_eq!(exact, first(DType::F16, DType::F16));
+    assert_eq!(exact, first(DType::Q8_0, DType::Q8_0));
+}
