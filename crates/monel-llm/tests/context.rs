@@ -99,7 +99,12 @@ fn after_a_stop_in_the_middle_the_cache_holds_what_it_says() {
     let mut second = Request { cancel: CancelToken::new(), max_tokens: Some(8), ..first.clone() };
     second.prompt.extend(ids(&out));
     second.prompt.extend(model.tokenizer.encode(" But", false, false).expect("ids"));
-    assert_eq!(ids(&run(&mut stopped, &second)), ids(&run(&mut context(&model, 128), &second)));
+    // A context that was asked for five tokens has the same in its cache, computed by the same kernels.
+    let mut asked = context(&model, 128);
+    let five = Request { cancel: CancelToken::new(), max_tokens: Some(5), ..first.clone() };
+    assert_eq!(ids(&run(&mut asked, &five)), ids(&out));
+    assert_eq!(asked.evaluated(), stopped.evaluated());
+    assert_eq!(ids(&run(&mut stopped, &second)), ids(&run(&mut asked, &second)));
 }
 
 #[test]
