@@ -53,14 +53,16 @@ impl Gpu {
         let queues = [vk::DeviceQueueCreateInfo::default()
             .queue_family_index(adapter.queue_family)
             .queue_priorities(&priorities)];
-        let features = vk::PhysicalDeviceFeatures::default()
-            .shader_int16(true)
-            .shader_int64(adapter.int64);
-        let mut f11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
+        let features = vk::PhysicalDeviceFeatures::default().shader_int16(true).shader_int64(adapter.int64);
+        let mut f11 = vk::PhysicalDeviceVulkan11Features::default()
+            .storage_buffer16_bit_access(true)
+            // Declared by every kernel with 16-bit memory, whether it has uniform buffers or not.
+            .uniform_and_storage_buffer16_bit_access(true);
         let mut f12 = vk::PhysicalDeviceVulkan12Features::default()
             .shader_int8(true)
             .timeline_semaphore(true)
-            .vulkan_memory_model(true);
+            .vulkan_memory_model(true)
+            .vulkan_memory_model_device_scope(true);
         let mut f13 = vk::PhysicalDeviceVulkan13Features::default().synchronization2(true);
         let mut extensions = Vec::new();
         if adapter.has_budget {

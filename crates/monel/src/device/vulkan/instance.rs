@@ -118,10 +118,12 @@ impl Instance {
             let has = [
                 (plain.shader_int16, "16-bit integers"),
                 (f11.storage_buffer16_bit_access, "16-bit storage"),
+                (f11.uniform_and_storage_buffer16_bit_access, "16-bit uniform storage"),
                 (f12.shader_int8, "8-bit integers"),
                 (f12.timeline_semaphore, "timeline semaphores"),
                 (f13.synchronization2, "synchronization 2"),
                 (f12.vulkan_memory_model, "the Vulkan memory model"),
+                (f12.vulkan_memory_model_device_scope, "atomics across workgroups"),
             ];
             lacks.extend(has.iter().filter(|(has, _)| *has == vk::FALSE).map(|(_, name)| *name));
             if !p11.subgroup_supported_operations.contains(subgroup)
