@@ -200,6 +200,7 @@ fn a_timeline_shows_the_next_step_committed_while_one_executes() {
     );
     let ahead = commits[1..].iter().zip(&runs).filter(|(commit, run)| commit.0 < run.1).count();
     assert!(ahead * 10 >= runs.len() * 9, "only {ahead} of {} steps were committed ahead", runs.len());
+    assert!(!spans("wait", "decode #1").is_empty(), "waits are named by what they wait for");
     assert_eq!(spans("plan", "decode").len(), 1, "a step is planned once");
 }
 

@@ -95,6 +95,10 @@ fn check_on(file: &str, stem: &str, devices: &mut dyn Iterator<Item = (String, D
         let (mut ours, mut theirs, mut greedy) = (Vec::new(), [Vec::new(), Vec::new()], Vec::new());
         for p in prompts(&recorded.shipped) {
             let (id, prompt_ids) = (&p["id"], ids(&p["prompt_ids"]));
+            // Minutes on a GPU interface that the CPU computes, and nothing that shorter prompts do not show.
+            if prompt_ids.len() > 100 && model.device().info().kind == monel::DeviceKind::Software {
+                continue;
+            }
             let text = p["text"].as_str().expect("a text");
             assert_eq!(
                 model.tokenizer.encode(text, true, true).expect("ids"),

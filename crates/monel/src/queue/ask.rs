@@ -66,6 +66,11 @@ impl<P> State<P> {
         self.outcomes.get(&id).cloned()
     }
 
+    /// The name and the last chunk of a submission that is not finished: what a wait for it waits for.
+    pub fn last_chunk(&self, id: SubmissionId) -> Option<(Arc<str>, usize)> {
+        self.submissions.get(&id).map(|s| (s.name.clone(), s.chunks.len().saturating_sub(1)))
+    }
+
     /// As [`State::outcome`]; without one, remembers whom to wake: whoever polled last, as futures want it.
     pub fn poll(&mut self, id: SubmissionId, waker: &Waker) -> Option<Result<()>> {
         if let Some(s) = self.submissions.get_mut(&id)

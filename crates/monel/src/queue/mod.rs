@@ -122,7 +122,13 @@ impl Queue {
 
     /// Waits for a submission's outcome.
     pub fn wait_for(&self, id: SubmissionId) -> Result<()> {
-        self.wait_until("submission", |s| s.outcome(id))
+        // The name is only looked up for a timeline.
+        let what = self.trace().and_then(|_| self.core.look(|s| s.last_chunk(id)));
+        let (name, chunk) = what.unwrap_or_else(|| ("submission".into(), 0));
+        self.core.wait_until(
+            || self.trace().map(|t| t.span(Track::thread(), "wait", &name, chunk)),
+            |s| s.outcome(id),
+        )
     }
 
     /// The outcome, or the waker is called when there is one.

@@ -80,9 +80,9 @@ pub enum Effect<P> {
 
 pub(super) struct Submission<P> {
     pub(super) lane: LaneId,
-    name: Arc<str>,
+    pub(super) name: Arc<str>,
     graph: bool,
-    chunks: Vec<Option<P>>,
+    pub(super) chunks: Vec<Option<P>>,
     long: bool,
     pub(super) access: Arc<[Access]>,
     cancel: Option<CancelToken>,
