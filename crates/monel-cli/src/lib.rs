@@ -16,3 +16,4 @@ pub mod interrupt;
 pub mod models;
 pub mod output;
 pub mod session;
+pub mod timeline;

@@ -3,11 +3,10 @@
 //! The whole conversation is rendered by the model's template each time; the context evaluates only what it has not
 //! seen. Ctrl-C stops an answer and keeps the conversation; Ctrl-D ends it.
 
-use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 
 use anyhow::Context as _;
-use monel::{CancelToken, Trace};
+use monel::CancelToken;
 use monel_llm::chat::{ChatError, ChatOptions, Message};
 use monel_llm::tokenizer::{DecodeOptions, StreamDecoder};
 use monel_llm::{Context, ModelFile, Request, Sampling, Stop};
@@ -17,6 +16,7 @@ use crate::args::chat::Args;
 use crate::args::common::PromptSource;
 use crate::exit::Outcome;
 use crate::output::{Output, note};
+use crate::timeline::Timeline;
 use crate::{interrupt, models, session};
 
 /// Talks until the input ends.
@@ -26,14 +26,7 @@ use crate::{interrupt, models, session};
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
     let source = args.input.prompt("chat")?;
     let first = if source == PromptSource::Stdin { None } else { Some(source.read("chat")?) };
-    let mut trace_file = match &args.trace {
-        Some(path) => {
-            let created = File::create(path)
-                .with_context(|| format!("cannot write the timeline {}", path.display()))?;
-            Some((BufWriter::new(created), path, Trace::new()))
-        }
-        None => None,
-    };
+    let timeline = Timeline::create(args.trace.as_deref())?;
     let file = ModelFile::open(session::path(args.input.spec())?)?;
     let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
     let options = session::context_options(&file, args.ctx_size, &args.cache);
@@ -42,19 +35,11 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         anyhow::bail!("{error}: `monel run --raw` continues a text with this model");
     }
     let context = session::context(&model, &options)?;
-    if let Some((_, _, trace)) = &trace_file {
-        device.set_trace(Some(trace.clone()));
-    }
+    timeline.begin(&device);
     let sampling = session::sampling(&args.sampling);
     let mut talk = Talk { context, sampling, max_tokens: args.n_predict.tokens(), messages: Vec::new() };
     let result = talk.run(first, out);
-    if let Some((file, path, trace)) = &mut trace_file {
-        device.set_trace(None);
-        trace
-            .write(file)
-            .and_then(|()| file.flush())
-            .with_context(|| format!("cannot write the timeline {}", path.display()))?;
-    }
+    timeline.finish(&device)?;
     result
 }
 

@@ -1,12 +1,10 @@
 //! `monel run`: one prompt, one answer, streamed.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use monel::Trace;
 use monel_llm::chat::{ChatError, ChatOptions, Message};
 use monel_llm::tokenizer::{DecodeOptions, StreamDecoder};
 use monel_llm::{Generated, Model, ModelFile, Request, Stop};
@@ -16,6 +14,7 @@ use crate::args::run::{Args, Input};
 use crate::exit::Outcome;
 use crate::output::{Output, note};
 use crate::session;
+use crate::timeline::Timeline;
 
 /// The JSON of a run.
 #[derive(Serialize)]
@@ -63,14 +62,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         Input::Ids(ids) => Prompt::Ids(ids),
         Input::Prompt(source) => Prompt::Text(source.read("run")?),
     };
-    let mut trace_file = match &args.trace {
-        Some(path) => {
-            let created = File::create(path)
-                .with_context(|| format!("cannot write the timeline {}", path.display()))?;
-            Some((BufWriter::new(created), path, Trace::new()))
-        }
-        None => None,
-    };
+    let timeline = Timeline::create(args.trace.as_deref())?;
     let file = ModelFile::open(session::path(args.input.spec())?)?;
     let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
     let options = session::context_options(&file, args.ctx_size, &args.cache);
@@ -80,9 +72,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         Prompt::Text(text) => prompt_ids(&model, &text, args.raw)?,
     };
     let mut context = session::context(&model, &options)?;
-    if let Some((_, _, trace)) = &trace_file {
-        device.set_trace(Some(trace.clone()));
-    }
+    timeline.begin(&device);
     let sampling = session::sampling(&args.sampling);
     let request = Request {
         prompt: prompt_ids,
@@ -105,11 +95,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         written.is_ok()
     });
     // A timeline of a run that failed is wanted most, and one that cannot be written is no reason to lose the result.
-    let timeline = trace_file.as_mut().map_or(Ok(()), |(file, path, trace)| {
-        device.set_trace(None);
-        let done = trace.write(file).and_then(|()| file.flush());
-        done.with_context(|| format!("cannot write the timeline {}", path.display()))
-    });
+    let timeline = timeline.finish(&device);
     written?;
     let generated = result?;
     let rest = decoder.finish();
