@@ -125,3 +125,31 @@ fn seeds_repeat_and_cache_types_work() {
     assert_eq!(exact, first(DType::F16, DType::F16));
     assert_eq!(exact, first(DType::Q8_0, DType::Q8_0));
 }
+
+#[test]
+fn a2_the_host_submits_steps_ahead_of_the_device() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let (device, script) = monel::device::scripted::create(&software::Options::default());
+    let running = script.run_in_background();
+    let model = Arc::new(Model::load(path, &device).expect("a model"));
+    let mut context = context(&model, 64);
+    let request = request(&model, "Once upon a time", Some(6));
+    drop(running);
+    let before = script.log().len();
+    let generating = std::thread::spawn(move || run(&mut context, &request));
+    // Nothing runs: what is committed now was submitted without having seen a single token.
+    let decode = |script: &monel::device::scripted::Script| {
+        script.pending().iter().filter(|(name, chunk)| name == "decode" && *chunk == 0).count()
+    };
+    while decode(&script) < 2 && !generating.is_finished() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(
+        (decode(&script), script.log().len()),
+        (2, before),
+        "two steps beyond the prompt's wait, none ran"
+    );
+    let running = script.run_in_background();
+    assert_eq!(generating.join().expect("a run").steps.len(), 6);
+    drop(running);
+}
