@@ -5,8 +5,8 @@
 //! last ones may be empty. A partial result is a row of unnormalised values with its maximum and its sum.
 
 use super::operands::{ALIGN_SLACK, LOWEST, Operands, aligned, inverse};
+use crate::device::software::simd::Isa;
 use crate::device::software::simd::attention::{self, LANE_GROUP};
-use crate::device::software::simd::{self, Isa};
 use crate::error::Result;
 use crate::kernel::{Call, Input, Kernel, Output, Worker};
 use crate::tensor::Desc;
@@ -221,7 +221,7 @@ impl Item {
         let Space { q, o, s, tile, mask: mask_space, max, sum } = space;
         let count = cells.len();
         // At depth the cache comes from memory: values are on their way while keys are computed with.
-        simd::prefetch(v.bytes_of(&cells, place));
+        self.operands.prefetch(v, place, &cells);
         attention::dots(isa, q, *group, self.operands.rows(isa, k, place, &cells, tile)?, s, TILE);
         for (h, s) in s.chunks_exact_mut(TILE).take(*group).enumerate() {
             self.operands.soft_cap(isa, &mut s[..count.next_multiple_of(LANE_GROUP)]);

@@ -1,8 +1,8 @@
 //! What both ways of computing attention share: the operands, which cells a token sees, and cells as floats.
 
 use super::{FlashAttention, Masking};
-use crate::device::software::simd::Isa;
 use crate::device::software::simd::attention::{self, CellRows, CellType};
+use crate::device::software::simd::{self, Isa};
 use crate::error::{Error, Result};
 use crate::kernel::{Call, Input, Output};
 use crate::quant::{self, BlockType};
@@ -136,6 +136,11 @@ impl Operands {
         if let Some(cap) = self.cap {
             attention::soft_cap(isa, scores, cap);
         }
+    }
+
+    /// Asks for the cells of a head of k or v that are about to be used.
+    pub(super) fn prefetch(&self, of: &Input, [head, batch]: [usize; 2], cells: &Range<usize>) {
+        simd::prefetch(of.bytes_of(cells, [head, self.kv_batch(batch)]));
     }
 
     /// Cells of a head of k or v as rows: in place where they are floats, otherwise converted into `space`.
