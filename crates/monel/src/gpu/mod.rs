@@ -36,8 +36,27 @@ pub struct Limits {
     pub groups: [u32; 3],
     /// Whether kernels may use `u64` and `i64`.
     pub int64: bool,
+    /// Whether kernels may calculate with `f16` ([`Shader::enable`]); reading and writing it needs nothing.
+    pub f16: bool,
+    /// Whether the hardware has `dot4I8Packed` and `dot4U8Packed`.
+    pub dot4: bool,
+    /// The largest cooperative matrix of f16 by f16 that adds to f32, if there is any.
+    pub matrix: Option<Matrix>,
+    /// The size of subgroups, all of them full, that a kernel can demand ([`Shader::full_subgroups`]).
+    pub subgroup_fixed: Option<u32>,
     /// Whether the device is the CPU in disguise: few wide cores, so that less parallelism is better.
     pub software: bool,
+}
+
+/// A cooperative matrix: a subgroup multiplies `m` x `k` by `k` x `n`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Rows of the result.
+    pub m: u32,
+    /// Columns of the result.
+    pub n: u32,
+    /// Length of the products.
+    pub k: u32,
 }
 
 /// An operand of a call.

@@ -22,6 +22,8 @@ pub struct Shader {
     /// Declarations of bindings and their accessors.
     head: String,
     fields: String,
+    enables: Vec<&'static str>,
+    full_subgroups: bool,
     parts: Vec<&'static str>,
     defines: Vec<(&'static str, String)>,
     bindings: Vec<Memory>,
@@ -40,6 +42,8 @@ impl Shader {
             body,
             head: String::new(),
             fields: String::new(),
+            enables: Vec::new(),
+            full_subgroups: false,
             parts: Vec::new(),
             defines: Vec::new(),
             bindings: Vec::new(),
@@ -62,6 +66,22 @@ impl Shader {
     /// Sums and maxima over the workgroup: `sum_all(x, sg, nsg, lane)` and `max_all`; defines `$THREADS`.
     pub fn reductions(self, threads: u32) -> Shader {
         self.define("THREADS", threads).part(include_str!("reduce.wgsl"))
+    }
+
+    /// Lets the kernel use an extension of WGSL: `f16` (only where `Limits::f16`), and `wgpu_cooperative_matrix` (only
+    /// where there is `Limits::matrix`).
+    pub fn enable(mut self, name: &'static str) -> Shader {
+        if !self.enables.contains(&name) {
+            self.enables.push(name);
+        }
+        self
+    }
+
+    /// Demands that every subgroup is full and has `Limits::subgroup_fixed` invocations; for devices that have it. The
+    /// number of invocations in a workgroup has to be a multiple of that.
+    pub fn full_subgroups(mut self) -> Shader {
+        self.full_subgroups = true;
+        self
     }
 
     /// An operand that is read.
@@ -172,6 +192,9 @@ impl Shader {
         }
         // `enable` comes first in a WGSL file.
         let mut head = String::from("enable wgpu_int16;\n");
+        for name in &self.enables {
+            let _ = writeln!(head, "enable {name};");
+        }
         if !self.immediates.is_empty() {
             let _ = write!(head, "struct P {{ {} }}\nvar<immediate> p: P;\n", self.fields);
         }
@@ -180,7 +203,7 @@ impl Shader {
         let mut parts = self.parts;
         parts.push(self.body);
         Ok(Dispatch {
-            source: Source::new(self.name, head, parts, self.defines),
+            source: Source::new(self.name, head, parts, self.defines, self.full_subgroups),
             groups,
             bindings: self.bindings,
             immediates: self.immediates,

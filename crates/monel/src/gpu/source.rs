@@ -18,6 +18,8 @@ struct Inner {
     /// Files, in order.
     parts: Vec<&'static str>,
     defines: Vec<(&'static str, String)>,
+    /// Whether every subgroup is full and of the device's fixed size.
+    full_subgroups: bool,
 }
 
 impl Source {
@@ -26,8 +28,14 @@ impl Source {
         head: String,
         parts: Vec<&'static str>,
         defines: Vec<(&'static str, String)>,
+        full_subgroups: bool,
     ) -> Source {
-        Source { inner: Arc::new(Inner { name, head, parts, defines }) }
+        Source { inner: Arc::new(Inner { name, head, parts, defines, full_subgroups }) }
+    }
+
+    /// Whether every subgroup has to be full and of the size `Limits::subgroup_fixed`.
+    pub fn full_subgroups(&self) -> bool {
+        self.inner.full_subgroups
     }
 
     /// The kernel's name, for timelines and errors.
@@ -84,7 +92,7 @@ mod tests {
 
     #[test]
     fn names_are_replaced_whole_and_unknown_ones_are_errors() {
-        let source = |parts, defines| Source::new("test", String::new(), parts, defines);
+        let source = |parts, defines| Source::new("test", String::new(), parts, defines, false);
         let defines = vec![("N", "4".to_string()), ("NAME", "x".to_string())];
         let text = source(vec!["let $NAME = $Nu;$N"], defines.clone()).text().unwrap();
         assert_eq!(text.trim(), "let x = 4u;4");

@@ -183,6 +183,10 @@ impl Gpu {
             shared_memory: self.adapter.limits.max_compute_shared_memory_size,
             groups: self.adapter.limits.max_compute_work_group_count,
             int64: self.adapter.int64,
+            f16: false,
+            dot4: false,
+            matrix: None,
+            subgroup_fixed: None,
             software: self.adapter.kind == crate::device::DeviceKind::Software,
         }
     }
