@@ -9,6 +9,7 @@
 //! the order of declaration, at most 128 bytes of immediates, entry point `main`. Blocks of memory are bound whole;
 //! where a tensor begins is an immediate. `docs/adding.md` tells how to write one.
 
+mod encode;
 mod shader;
 mod source;
 

@@ -213,6 +213,18 @@ impl Shader {
         })
     }
 
+    /// Generated text of this specialisation.
+    pub(super) fn text(mut self, text: &str) -> Shader {
+        self.head.push_str(text);
+        self
+    }
+
+    /// The dispatch cannot be made.
+    pub(super) fn refuse(mut self, why: String) -> Shader {
+        self.fail(why);
+        self
+    }
+
     fn bind(mut self, name: &'static str, access: &str, element: &'static str, operand: &Operand) -> Shader {
         let bytes = size_of_element(element);
         if !operand.offset.is_multiple_of(bytes) {

@@ -4,12 +4,14 @@
 //! results). Conversions between floats and blocks go through f32. Weights are packed tile by tile: a tile of
 //! sixteen rows is one item, so that loading a model runs on all threads.
 
+mod shader;
+
 use super::unary::row_indices;
 use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::device::software::simd::{self, Isa, TILE_ROWS};
 use crate::error::{Error, Result};
-use crate::gpu::{Dispatch, GpuCall, Shader};
+use crate::gpu::{Dispatch, GpuCall};
 use crate::kernel::{Call, Element, Input, Kernel, Output, RefTensor};
 use crate::quant::{self, BlockType};
 use crate::tensor::{DType, Desc};
@@ -139,48 +141,7 @@ impl Op for Copy {
     }
 
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
-        let (x, y) = (&call.inputs[0], &call.output);
-        let (from, to) = (x.desc.dtype, y.desc.dtype);
-        let path = Path::find(from, to).filter(|p| !matches!(p, Path::Pack(_) | Path::Unpack(_)));
-        let Some(path) = path.filter(|_| !matches!(to, DType::Packed(_) | DType::Q8A)) else {
-            return Err(format!("no GPU kernel that copies {from} to {to}"));
-        };
-        let n = y.desc.ne[0];
-        // Blocks are copied sixteen bits, decoded four elements at a time.
-        let (step, steps, write) = match path {
-            Path::Same if to.is_quantized() => (1, to.row_bytes(n) / 2, "y[to] = x[row + at.x];"),
-            Path::Same => (1, n, "y[to] = x[row + at.x * p.x0];"),
-            Path::Numbers => (1, n, ""),
-            _ if to.is_quantized() => return Err(format!("no GPU kernel that writes {to}")),
-            _ if from.is_quantized() => (
-                4,
-                n / 4,
-                "let v = quad_x(row, at.x);\n  for (var j = 0u; j < 4u; j++) { put_y(to + j * p.y0, v[j]); }",
-            ),
-            _ => (1, n, "put_y(to, get_x(row + at.x * p.x0));"),
-        };
-        let write = if path == Path::Numbers { convert(from, to) } else { write.to_string() };
-        // Elements of blocks follow each other.
-        let first = |d: &Desc| match d.dtype {
-            t if t.is_quantized() => 1,
-            t => d.nb[0] / t.block_bytes(),
-        };
-        let count = y.desc.rows() * steps;
-        let shader = Shader::new("copy", include_str!("copy.wgsl"))
-            .number("count", count)
-            .number("steps", steps)
-            .number("n1", y.desc.ne[1])
-            .number("n2", y.desc.ne[2])
-            .input("x", x)
-            .number("x0", first(&x.desc))
-            .strides("x", x, true)
-            .output("y", y)
-            .number("y0", first(&y.desc))
-            .strides("y", y, true)
-            .define("STEP", step)
-            .define("WRITE", write)
-            .define("CONVERT", if path == Path::Numbers { include_str!("../gpu/integers.wgsl") } else { "" });
-        Ok(vec![shader.items(count, 64)?])
+        shader::shader(call)
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
@@ -203,22 +164,6 @@ impl Op for Copy {
             }
         }
         RefTensor { ne: output.ne, data }
-    }
-}
-
-/// WGSL that writes a number as another type, integers on at least one side.
-fn convert(from: DType, to: DType) -> String {
-    let x = match from {
-        DType::I32 | DType::I64 => "x[row + at.x * p.x0]",
-        _ => "get_x(row + at.x * p.x0)",
-    };
-    match (from, to) {
-        (DType::I32, DType::I64) => format!("y[to] = i32_to_i64({x});"),
-        (DType::I64, DType::I32) => format!("y[to] = i64_to_i32({x});"),
-        (DType::I32, _) => format!("put_y(to, f32({x}));"),
-        (DType::I64, _) => format!("put_y(to, i64_to_f32({x}));"),
-        (_, DType::I32) => format!("y[to] = f32_to_i32({x});"),
-        _ => format!("y[to] = f32_to_i64({x});"),
     }
 }
 

@@ -4,12 +4,14 @@
 //! that threads take; a second kernel combines what the pieces found. The order is total: larger first, the lower
 //! index first among equals, NaN after everything. It is the order of one integer, the *key* of a candidate.
 
+mod shader;
+
 use super::unary::{row_indices, vectorized};
 use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::device::software::simd::Isa;
 use crate::error::{Error, Result};
-use crate::gpu::{Dispatch, GpuCall, Shader};
+use crate::gpu::{Dispatch, GpuCall};
 use crate::kernel::{Call, Kernel, Output, RefTensor};
 use crate::tensor::{DType, Desc};
 use std::ops::Range;
@@ -54,8 +56,8 @@ impl Op for Argmax {
     }
 
     fn scratch(&self, inputs: &[Desc], _: &Desc) -> usize {
-        // the index of the winner of each piece
-        if inputs[0].ne[0] > PIECE { pieces(inputs[0].ne[0]) * inputs[0].rows() * 4 } else { 0 }
+        // the index of the winner of each piece; a GPU's pieces are shorter and keep two words each
+        if inputs[0].ne[0] > PIECE { pieces(inputs[0].ne[0]) * inputs[0].rows() * 4 * 8 } else { 0 }
     }
 
     fn kernels(&self, call: &Call<'_>) -> Vec<Kernel> {
@@ -99,17 +101,7 @@ impl Op for Argmax {
     }
 
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
-        let (x, y) = (&call.inputs[0], &call.output);
-        let shader = Shader::new("argmax", include_str!("argmax.wgsl"))
-            .part(include_str!("../gpu/order.wgsl"))
-            .number("rows", x.desc.rows())
-            .dims("n", x.desc.ne)
-            .input("x", x)
-            .strides("x", x, true)
-            .output("y", y)
-            .strides("y", y, false)
-            .define("THREADS", 256);
-        Ok(vec![shader.groups(x.desc.rows())?])
+        shader::argmax(call)
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
@@ -193,6 +185,10 @@ impl Op for TopK {
                 Ok(())
             }),
         ]
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        shader::top_k(self.k, call)
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {

@@ -68,7 +68,7 @@ impl Op for GetRows {
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         let (table, ids, y) = (&call.inputs[0], &call.inputs[1], &call.output);
         if let DType::Packed(_) = table.desc.dtype {
-            return Err("no GPU kernel for packed tables".into());
+            return Err("packed rows are the CPU's own layout, no other device has tensors of it".into());
         }
         // Blocks are decoded four elements at a time.
         let (step, write) = match table.desc.dtype.is_quantized() {
@@ -211,10 +211,15 @@ impl Op for SetRows {
 
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         let (x, ids, y) = (&call.inputs[1], &call.inputs[2], &call.output);
-        let write = match y.desc.dtype {
-            DType::I32 => "y[to + i] = x[start + i];",
-            t if t.is_float() => "put_y(to + i, get_x(start + i));",
-            other => return Err(format!("no GPU kernel that writes {other}")),
+        let dtype = y.desc.dtype;
+        // A block is written by one invocation.
+        let (steps, write) = match dtype {
+            DType::I32 => (x.desc.ne[0], "y[to + i] = x[start + i];".to_string()),
+            t if t.is_float() => (x.desc.ne[0], "put_y(to + i, get_x(start + i));".to_string()),
+            t => {
+                let (block, words) = (t.block_len(), t.block_bytes() / 2);
+                (x.desc.ne[0] / block, format!("quantize_y(start + i * {block}u, to + i * {words}u);"))
+            }
         };
         let load = match ids.desc.dtype {
             DType::I64 => {
@@ -223,9 +228,9 @@ impl Op for SetRows {
             _ => "fn load_id(i: u32) -> u32 { return u32(ids[i]); }",
         };
         let rows = y.desc.ne[1];
-        let shader = Shader::new("set_rows", include_str!("set_rows.wgsl"))
+        let mut shader = Shader::new("set_rows", include_str!("set_rows.wgsl"))
             .number("count", x.desc.rows())
-            .number("steps", x.desc.ne[0])
+            .number("steps", steps)
             .number("m1", x.desc.ne[1])
             .number("m2", x.desc.ne[2])
             .number("m3", x.desc.ne[3])
@@ -241,7 +246,11 @@ impl Op for SetRows {
             .define("THREADS", 64)
             .define("WRITE", write)
             .define("LOAD_ID", load)
+            .define("SOURCE", "fn source_y(start: u32, i: u32) -> f32 { return f32(x[start + i]); }")
             .can_fail(move |id| format!("row {} of a table of {rows} rows", id as i32));
+        if dtype.is_quantized() {
+            shader = shader.quantizer("y", dtype);
+        }
         Ok(vec![shader.groups(x.desc.rows())?])
     }
 

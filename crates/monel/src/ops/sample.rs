@@ -195,8 +195,9 @@ impl Op for Sample {
     }
 
     fn scratch(&self, inputs: &[Desc], _: &Desc) -> usize {
-        // the candidates of each piece, in order, and for each piece how many they are and how many are NaN
-        (inputs[0].ne[0] + pieces(inputs[0].ne[0])) * 8
+        // the candidates of each piece, in order, and for each piece how many they are and how many are NaN; on a GPU
+        // the order numbers, a list, and its pieces' heads
+        (inputs[0].ne[0] + pieces(inputs[0].ne[0])) * 8 + shader::EXTRA
     }
 
     fn kernels(&self, call: &Call<'_>) -> Vec<Kernel> {

@@ -1,6 +1,7 @@
 // One workgroup a row: place[ids[row]] = row. Of rows with one destination the last is written.
 var<workgroup> later: atomic<u32>;
 $LOAD_ID
+$SOURCE
 @compute @workgroup_size($THREADS)
 fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) li: u32) {
   let r = group_of(wg);

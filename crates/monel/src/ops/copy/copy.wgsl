@@ -1,5 +1,5 @@
 // $STEP elements an invocation: the same numbers as another type and with other strides.
-$CONVERT
+$FUNCTIONS
 @compute @workgroup_size($THREADS)
 fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) li: u32) {
   let item = item_of(wg, li, $THREADSu);
