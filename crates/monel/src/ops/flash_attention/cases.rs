@@ -112,6 +112,17 @@ pub(crate) fn cases() -> Vec<Case> {
         (size(256, 33, 4, 1, 300), 200, Some(100)),
         (size(64, 100, 3, 1, 300), 3, Some(20)),
         (size(64, 12, 3, 3, 64), 5, Some(0)),
+        (size(64, 2, 3, 3, 64), 5, Some(0)),
+        // as models have them: groups of 4, 7, 8 and 16 heads; parts of different length, and empty ones
+        (size(128, 1, 8, 2, 1500), 1444, None),
+        (size(128, 1, 8, 2, 1500), 40, None),
+        (size(64, 1, 14, 2, 900), 640, None),
+        (size(128, 8, 8, 1, 400), 300, None),
+        (size(64, 7, 16, 1, 300), 0, Some(40)),
+        (size(96, 1, 4, 2, 260), 255, None),
+        (size(256, 1, 4, 1, 900), 890, Some(512)),
+        // larger than what kernels keep at hand
+        (size(1100, 2, 2, 1, 30), 20, None),
     ] {
         cases.push(s.causal(DType::F16, first, window));
     }

@@ -9,6 +9,8 @@
 
 mod cases;
 mod decode;
+mod decode_shader;
+mod decode_text;
 mod operands;
 mod prefill;
 mod shader;
@@ -133,7 +135,7 @@ impl Op for FlashAttention {
     }
 
     fn scratch(&self, inputs: &[Desc], output: &Desc) -> usize {
-        decode::scratch(inputs, output)
+        decode::scratch(inputs, output).max(decode_shader::scratch(inputs, output))
     }
 
     fn kernels(&self, call: &Call<'_>) -> Vec<Kernel> {

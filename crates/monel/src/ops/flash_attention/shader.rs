@@ -1,22 +1,36 @@
-//! Attention on a GPU: a workgroup for each query row.
+//! Attention on a GPU: few tokens by parts of the cells (`decode_shader`), everything else by a workgroup for each query
+//! row.
 
-use super::{FlashAttention, Masking};
+use super::{FlashAttention, Masking, decode_shader};
 use crate::gpu::{Dispatch, GpuCall, Shader};
 
 /// Invocations of a workgroup, and cells it looks at together.
 const THREADS: usize = 64;
+/// Elements of a head that fit into registers and workgroup memory.
+const LARGE: usize = 1024;
 
 pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+    match decode_shader::shader(op, call) {
+        Some(dispatches) => dispatches,
+        None => rows(op, call),
+    }
+}
+
+/// A workgroup for each query row.
+fn rows(op: FlashAttention, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
     let (q, k, v, y) = (&call.inputs[0], &call.inputs[1], &call.inputs[2], &call.output);
     let (head, value) = (k.desc.ne[0], v.desc.ne[0]);
-    if !head.is_multiple_of(4) || !value.is_multiple_of(4) || head > 1024 || value > 1024 {
-        return Err(format!("head sizes that are multiples of 4 up to 1024, found {head} and {value}"));
-    }
     let [_, tokens, heads, batches] = q.desc.ne;
     let (cells, kv_heads, kv_batches) = (k.desc.ne[1], k.desc.ne[2], k.desc.ne[3]);
     let rows = tokens * heads * batches;
+    let fours = [head, value].iter().all(|n| n.is_multiple_of(4) && (1..=LARGE).contains(n));
+    let shader = if fours {
+        Shader::new("flash_attention", include_str!("flash_attention.wgsl"))
+    } else {
+        Shader::new("flash_attention_any", include_str!("flash_attention_any.wgsl"))
+    };
     // Scores are capped as cap tanh(score / cap).
-    let mut shader = Shader::new("flash_attention", include_str!("flash_attention.wgsl"))
+    let mut shader = shader
         .part(include_str!("../../gpu/functions.wgsl"))
         .reductions(THREADS as u32)
         .number("rows", rows)
@@ -34,13 +48,35 @@ pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Result<Vec<Dispa
         .input("v", v)
         .strides("v", v, true)
         .output("y", y)
-        .strides("y", y, true)
-        .define("HEAD4", (head / 4).max(1))
-        .define("VALUE4", value / 4)
-        .define("PARTS", (value / 4).div_ceil(THREADS).max(1));
-    if head == 0 {
-        return Err("heads of at least one element".into());
-    }
+        .strides("y", y, true);
+    let groups = if fours {
+        shader = shader
+            .define("HEAD4", head / 4)
+            .define("VALUE4", value / 4)
+            .define("PARTS", (value / 4).div_ceil(THREADS));
+        rows
+    } else {
+        // Only floats have rows that are no multiple of four.
+        let keys = if head.is_multiple_of(4) {
+            format!(
+                "for (var i = 0u; i < {}u; i++) {{
+        let at = q_at + 4u * i;
+        score += dot(vec4<f32>(q[at], q[at + 1u], q[at + 2u], q[at + 3u]), quad_k(k_row, i));
+      }}",
+                head / 4
+            )
+        } else {
+            format!("for (var i = 0u; i < {head}u; i++) {{ score += q[q_at + i] * get_k(k_row + i); }}")
+        };
+        let read = if value.is_multiple_of(4) { "quad_v(v_row, d / 4u)[d % 4u]" } else { "get_v(v_row + d)" };
+        let blocks = value.div_ceil(THREADS);
+        shader = shader
+            .number("blocks", blocks)
+            .number("values", value)
+            .define("KEYS", keys)
+            .define("VALUE", read);
+        rows * blocks
+    };
     let cap = op.softcap.map(|cap| format!("score = f32({cap:e}) * tanh_f(score / f32({cap:e}));"));
     shader = shader.define("CAP", cap.unwrap_or_default());
     shader = match op.masking {
@@ -72,5 +108,5 @@ pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Result<Vec<Dispa
             shader.input("m", mask).define("RANGE", "").define("MASK", add)
         }
     };
-    Ok(vec![shader.groups(rows)?])
+    Ok(vec![shader.groups(groups)?])
 }

@@ -1,0 +1,306 @@
+//! Attention of few tokens on a GPU: the cells are divided over workgroups, and a second kernel combines what they found.
+//!
+//! A workgroup takes all query heads of a KV head, so that keys and values are read once for them. Into how many parts the
+//! cells are cut is fixed when the kernels are encoded, how long a part is follows from the position that is found when
+//! they run: all parts share any depth evenly, and those without cells leave at once. The kernel's inner loop is written
+//! out here for the sizes at hand (`decode_text`), as registers cannot be indexed.
+
+use super::decode_text::Loops;
+use super::{FlashAttention, Masking};
+use crate::gpu::{Dispatch, GpuCall, Operand, Shader};
+use crate::tensor::{DType, Desc};
+
+/// Queries up to this many tokens come here; more are worth a matrix kernel.
+const FEW_TOKENS: usize = 8;
+/// Workgroups to aim for: two for each multiprocessor of a large GPU.
+const WORKGROUPS: usize = 264;
+/// Parts of the cells, at most.
+const MOST_PARTS: usize = 64;
+/// Cells of a part, at least.
+const SHORTEST: usize = 32;
+/// Heads that a workgroup takes at most, and what their queries and sums may need of an invocation's registers.
+const MOST_HEADS: usize = 8;
+const REGISTERS: usize = 160;
+/// Elements of a head, at most.
+const LARGEST: usize = 640;
+/// Invocations of a workgroup, and subgroups at most.
+const THREADS: usize = 256;
+const SUBGROUPS: usize = 8;
+/// Bytes of workgroup memory for sums.
+const SUMS: usize = 24 << 10;
+
+/// How the work is divided; follows from the operands' shapes alone, so that the memory for parts can be planned.
+#[derive(Clone, Copy)]
+struct Division {
+    /// Parts of the cells.
+    splits: usize,
+    /// Query heads of a workgroup.
+    heads: usize,
+    /// Workgroups for the query heads of a KV head.
+    parts: usize,
+}
+
+impl Division {
+    fn new(q: &Desc, k: &Desc, v: &Desc) -> Option<Division> {
+        let (head, value) = (k.ne[0], v.ne[0]);
+        let [_, tokens, heads, batches] = q.ne;
+        let (cells, kv_heads) = (k.ne[1], k.ne[2]);
+        let fits = |n: usize| n != 0 && n.is_multiple_of(8) && n <= LARGEST;
+        let queries = tokens * heads * batches;
+        if !fits(head) || !fits(value) || !(1..=FEW_TOKENS).contains(&tokens) || queries == 0 {
+            return None;
+        }
+        let group = heads / kv_heads;
+        // Invocations of the narrowest subgroup that is worth it hold this many elements of q and of the sums.
+        let held = (head.div_ceil(256) + value.div_ceil(256)) * 8;
+        let most = (REGISTERS / held).clamp(1, MOST_HEADS);
+        let heads = (1..=most.min(group)).rev().find(|n| group.is_multiple_of(*n))?;
+        let rows = tokens * batches * kv_heads * (group / heads);
+        let splits = (WORKGROUPS / rows).clamp(1, MOST_PARTS).min(cells.div_ceil(SHORTEST)).max(1);
+        Some(Division { splits, heads, parts: group / heads })
+    }
+
+    /// Vectors of four floats for a query head's parts: the sums, and one with the largest score and the total.
+    fn row_vectors(&self, value: usize) -> usize {
+        self.splits * (value / 4 + 1)
+    }
+}
+
+/// Bytes for the parts.
+pub(super) fn scratch(inputs: &[Desc], output: &Desc) -> usize {
+    match Division::new(&inputs[0], &inputs[1], &inputs[2]) {
+        Some(division) if division.splits > 1 => output.rows() * division.row_vectors(output.ne[0]) * 16,
+        _ => 0,
+    }
+}
+
+/// The kernels, or `None` where the general one has to do it.
+pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Option<Result<Vec<Dispatch>, String>> {
+    let (q, k, v) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
+    let subgroup = call.limits.subgroup_fixed.unwrap_or(call.limits.subgroup) as usize;
+    let division = Division::new(&q.desc, &k.desc, &v.desc)?;
+    let rows = q.desc.ne[1] * q.desc.ne[3];
+    if !subgroup.is_power_of_two() || !(8..=64).contains(&subgroup) || rows > 65_535 {
+        return None;
+    }
+    let split = split(op, call, &division, subgroup);
+    Some(split.and_then(|split| match division.splits {
+        1 => Ok(vec![split]),
+        _ => Ok(vec![split, combine(call, &division)?]),
+    }))
+}
+
+/// Attention over each part of the cells.
+fn split(
+    op: FlashAttention,
+    call: &GpuCall<'_>,
+    division: &Division,
+    subgroup: usize,
+) -> Result<Dispatch, String> {
+    let (q, k, v, y) = (&call.inputs[0], &call.inputs[1], &call.inputs[2], &call.output);
+    let [_, tokens, heads, batches] = q.desc.ne;
+    let (cells, kv_heads, kv_batches) = (k.desc.ne[1], k.desc.ne[2], k.desc.ne[3]);
+    let (head, value) = (k.desc.ne[0], v.desc.ne[0]);
+    let subgroups = (THREADS / subgroup).clamp(1, SUBGROUPS);
+    let threads = subgroups * subgroup;
+    let per_head = subgroups * value * 4;
+    let per_pass =
+        (1..=division.heads).rev().find(|n| division.heads.is_multiple_of(*n) && n * per_head <= SUMS);
+    let per_pass = per_pass.unwrap_or(1);
+    let (fast_k, fast_v) = (sixteen(k), sixteen(v));
+    let masked = op.masking == Masking::Mask;
+    let fast = fast_k.is_some() && fast_v.is_some();
+    let loops = Loops::new([head, value], [division.heads, per_pass], subgroup, fast, masked);
+    let step = loops.rows_at_once() * loops.unroll;
+    let log2e = std::f32::consts::LOG2_E;
+
+    let mut shader = Shader::new("attention_split", include_str!("decode_split.wgsl"))
+        .part(include_str!("../../gpu/functions.wgsl"))
+        .number("tokens", tokens)
+        .number("heads", heads)
+        .number("share", batches / kv_batches)
+        .number("cells", cells)
+        .float("scale", op.scale * op.softcap.map_or(log2e, |cap| 1.0 / cap))
+        .float("cap", op.softcap.unwrap_or(0.0) * log2e);
+    let fast_q = vectors(q, 4);
+    shader = match fast_q {
+        Some(strides) => numbers(shader.raw("q", "read", "vec4<f32>", q), "q", strides),
+        None => shader.input("q", q).strides("q", q, true),
+    };
+    for (name, operand, fast) in [("k", k, fast_k), ("v", v, fast_v)] {
+        shader = match fast {
+            Some((_, strides)) => numbers(shader.raw(name, "read", "vec4<u32>", operand), name, strides),
+            None => shader.input(name, operand).strides(name, operand, true),
+        };
+    }
+    if division.splits == 1 {
+        let (with_y, store) = result(shader, y, "sum * select(1.0 / total, 0.0, total == 0.0)");
+        let store = format!(
+            "let total = total_of(head, top_of(head));
+      let to = p.y + (head0 + head) * p.y1 + token * p.y2 + batch * p.y3;
+      {store}"
+        );
+        shader = with_y.define("LEAVE", "").define("STORE", store);
+    } else {
+        let row = value / 4 + 1;
+        let at = format!("p.parts + ((row0 + head) * {}u + split) * {row}u", division.splits);
+        let none = format!(
+            "if begin >= end {{
+    if li < {}u {{ let head = li; parts[{at} + {}u] = vec4<f32>(-1e30, 0.0, 0.0, 0.0); }}
+    return;
+  }}",
+            division.heads,
+            value / 4
+        );
+        let store = format!(
+            "let to = {at};
+      parts[to + d] = sum;
+      if d == 0u {{
+        let top = top_of(head);
+        parts[to + {}u] = vec4<f32>(top, total_of(head, top), 0.0, 0.0);
+      }}",
+            value / 4
+        );
+        shader = shader
+            .raw("parts", "read_write", "vec4<f32>", &call.scratch)
+            .define("LEAVE", none)
+            .define("STORE", store);
+    }
+    shader = match op.masking {
+        Masking::None => shader.define("RANGE", ""),
+        Masking::Causal { window } => {
+            let positions = &call.inputs[3];
+            let step = positions.desc.nb[0] / 4;
+            let window = window.unwrap_or(cells).min(cells);
+            let range = format!(
+                "let position = u32(bound[p.bound + token * {step}u]);
+  if position >= p.cells {{
+    if li == 0u {{ fault(position); }}
+    end = 0u;
+  }} else {{
+    end = position + 1u;
+    first = end - min(end, {window}u);
+  }}"
+            );
+            let text = move |p: u32| format!("position {} of a cache of {cells} cells", p as i32);
+            shader.input("bound", positions).define("RANGE", range).can_fail(text)
+        }
+        Masking::Mask => {
+            let mask = &call.inputs[3];
+            let [_, b1, b2, b3] = mask.desc.nb.map(|b| b / mask.desc.dtype.block_bytes());
+            let [_, _, n2, n3] = mask.desc.ne;
+            let range = format!(
+                "let mask_at = p.mask + token * {b1}u + (batch % {n3}u) * {b3}u;
+  let mask_heads = {n2}u;
+  let mask_stride = {b2}u;"
+            );
+            shader.input("mask", mask).define("RANGE", range)
+        }
+    };
+    let cap = op.softcap.map(|_| "p.cap * tanh_f");
+    shader = loops.define(shader, fast_q.is_some(), fast_k.map(|f| f.0), fast_v.map(|f| f.0), cap);
+    let shader = shader
+        .define("THREADS", threads)
+        .define("SUBGROUP", subgroup)
+        .define("SUBGROUPS", subgroups)
+        .define("SLOTS", subgroups * division.heads)
+        .define("SUMS", subgroups * per_pass * value / 4)
+        .define("HEADS", division.heads)
+        .define("PARTS", division.parts)
+        .define("SPLITS", division.splits)
+        .define("GRANULE", SHORTEST)
+        .define("STEP", step)
+        .define("TILE", step * subgroups)
+        .define("PER_PASS", per_pass)
+        .define("PASS_VALUES", per_pass * value / 4)
+        .define("VALUE4", value / 4);
+    let shader = if call.limits.subgroup_fixed.is_some() { shader.full_subgroups() } else { shader };
+    shader.finish([division.splits as u32, (kv_heads * division.parts) as u32, (tokens * batches) as u32])
+}
+
+/// Puts the parts together.
+fn combine(call: &GpuCall<'_>, division: &Division) -> Result<Dispatch, String> {
+    let y = &call.output;
+    let [value, heads, tokens, batches] = y.desc.ne;
+    let value4 = value / 4;
+    let groups = (THREADS / value4).clamp(1, division.splits);
+    let row = value4 + 1;
+    let each = 0..division.splits.div_ceil(groups);
+    let lines = |line: &dyn Fn(usize) -> String| each.clone().map(line).collect::<Vec<_>>().join("\n  ");
+    let loads = lines(&|i| {
+        format!(
+            "let n{i} = nth + {}u; let at{i} = at + min(n{i}, {}u) * {row}u;
+  let values{i} = parts[at{i} + d]; let end{i} = parts[at{i} + {value4}u];
+  let some{i} = n{i} < {}u && end{i}.y != 0.0;",
+            i * groups,
+            division.splits - 1,
+            division.splits
+        )
+    });
+    let top = each
+        .clone()
+        .fold("-1e30".to_string(), |top, i| format!("max({top}, select(-1e30, end{i}.x, some{i}))"));
+    let add = lines(&|i| {
+        format!("if some{i} {{ let w = exp2(end{i}.x - top); total += w * end{i}.y; sum += w * values{i}; }}")
+    });
+    let shader = Shader::new("attention_combine", include_str!("decode_combine.wgsl"))
+        .number("rows", y.desc.rows())
+        .number("heads", heads)
+        .number("tokens", tokens)
+        .number("batches", batches)
+        .raw("parts", "read", "vec4<f32>", &call.scratch);
+    let (shader, store) = result(shader, y, "sum * factor");
+    shader
+        .define("THREADS", groups * value4)
+        .define("GROUPS", groups)
+        .define("VALUE4", value4)
+        .define("ROW", division.row_vectors(value))
+        .define("LOADS", loads)
+        .define("TOP", top)
+        .define("ADD", add)
+        .define("STORE", store)
+        .groups(y.desc.rows())
+}
+
+/// The result, and the text that stores elements 4d .. 4d + 3 of the row at `to`.
+fn result(shader: Shader, y: &Operand, sum: &str) -> (Shader, String) {
+    match vectors(y, 4) {
+        Some(strides) => {
+            let shader = numbers(shader.raw("y", "read_write", "vec4<f32>", y), "y", strides);
+            (shader, format!("y[to + d] = {sum};"))
+        }
+        None => {
+            let store = format!(
+                "let values = {sum};
+      for (var e = 0u; e < 4u; e++) {{ y[to + 4u * d + e] = values[e]; }}"
+            );
+            (shader.output("y", y).strides("y", y, true), store)
+        }
+    }
+}
+
+/// The name of the type of cells that can be read sixteen bytes at a time, with their strides in such units.
+fn sixteen(cells: &Operand) -> Option<(&'static str, [usize; 3])> {
+    let name = match cells.desc.dtype {
+        DType::F16 => "f16",
+        DType::BF16 => "bf16",
+        _ => return None,
+    };
+    vectors(cells, 8).map(|strides| (name, strides))
+}
+
+/// Strides in vectors of `elements` elements, where the tensor's rows lie on their borders.
+fn vectors(operand: &Operand, elements: usize) -> Option<[usize; 3]> {
+    let bytes = elements * operand.desc.dtype.block_bytes();
+    let strides: [usize; 3] =
+        std::array::from_fn(|d| if operand.desc.ne[d + 1] > 1 { operand.desc.nb[d + 1] } else { 0 });
+    let fits = operand.offset.is_multiple_of(bytes as u64) && strides.iter().all(|s| s.is_multiple_of(bytes));
+    fits.then(|| strides.map(|s| s / bytes))
+}
+
+fn numbers(shader: Shader, name: &'static str, strides: [usize; 3]) -> Shader {
+    strides
+        .into_iter()
+        .zip(1..)
+        .fold(shader, |shader, (stride, d)| shader.number(&format!("{name}{d}"), stride))
+}
