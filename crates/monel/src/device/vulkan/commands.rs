@@ -104,10 +104,10 @@ impl BufferPool {
             raw.reset_command_pool(pool, vk::CommandPoolResetFlags::empty()).map_err(failed)?;
             raw.begin_command_buffer(buffer, &begin).map_err(failed)?;
             let to = match before {
-                Before::Kernels => vk::PipelineStageFlags2::COMPUTE_SHADER,
-                Before::Copies => vk::PipelineStageFlags2::ALL_TRANSFER,
+                Before::Kernels => vk::PipelineStageFlags::COMPUTE_SHADER,
+                Before::Copies => vk::PipelineStageFlags::TRANSFER,
             };
-            let from = vk::PipelineStageFlags2::COMPUTE_SHADER | vk::PipelineStageFlags2::ALL_TRANSFER;
+            let from = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
             barrier(raw, buffer, from, to);
             record(buffer)?;
             raw.end_command_buffer(buffer).map_err(failed)?;
@@ -123,36 +123,33 @@ impl BufferPool {
 pub unsafe fn barrier(
     raw: &ash::Device,
     buffer: vk::CommandBuffer,
-    from: vk::PipelineStageFlags2,
-    to: vk::PipelineStageFlags2,
+    from: vk::PipelineStageFlags,
+    to: vk::PipelineStageFlags,
 ) {
-    let written = |stages: vk::PipelineStageFlags2| {
-        let mut access = vk::AccessFlags2::empty();
-        if stages.contains(vk::PipelineStageFlags2::COMPUTE_SHADER) {
-            access |= vk::AccessFlags2::SHADER_STORAGE_WRITE;
+    let written = |stages: vk::PipelineStageFlags| {
+        let mut access = vk::AccessFlags::empty();
+        if stages.contains(vk::PipelineStageFlags::COMPUTE_SHADER) {
+            access |= vk::AccessFlags::SHADER_WRITE;
         }
-        if stages.contains(vk::PipelineStageFlags2::ALL_TRANSFER) {
-            access |= vk::AccessFlags2::TRANSFER_WRITE;
+        if stages.contains(vk::PipelineStageFlags::TRANSFER) {
+            access |= vk::AccessFlags::TRANSFER_WRITE;
         }
         access
     };
     let mut seen = written(to);
-    if to.contains(vk::PipelineStageFlags2::COMPUTE_SHADER) {
-        seen |= vk::AccessFlags2::SHADER_STORAGE_READ;
+    if to.contains(vk::PipelineStageFlags::COMPUTE_SHADER) {
+        seen |= vk::AccessFlags::SHADER_READ;
     }
-    if to.contains(vk::PipelineStageFlags2::ALL_TRANSFER) {
-        seen |= vk::AccessFlags2::TRANSFER_READ;
+    if to.contains(vk::PipelineStageFlags::TRANSFER) {
+        seen |= vk::AccessFlags::TRANSFER_READ;
     }
-    if to.contains(vk::PipelineStageFlags2::HOST) {
-        seen |= vk::AccessFlags2::HOST_READ;
+    if to.contains(vk::PipelineStageFlags::HOST) {
+        seen |= vk::AccessFlags::HOST_READ;
     }
-    let barriers = [vk::MemoryBarrier2::default()
-        .src_stage_mask(from)
-        .src_access_mask(written(from))
-        .dst_stage_mask(to)
-        .dst_access_mask(seen)];
+    let barriers = [vk::MemoryBarrier::default().src_access_mask(written(from)).dst_access_mask(seen)];
+    let flags = vk::DependencyFlags::empty();
     // SAFETY: passed on to the caller.
-    unsafe { raw.cmd_pipeline_barrier2(buffer, &vk::DependencyInfo::default().memory_barriers(&barriers)) };
+    unsafe { raw.cmd_pipeline_barrier(buffer, from, to, flags, &barriers, &[], &[]) };
 }
 
 /// Words in which kernels report faults, one slot per chunk that can fail.

@@ -103,11 +103,11 @@ impl Shared {
         faults: bool,
     ) -> Result<()> {
         let raw = &self.gpu.raw;
-        let compute = vk::PipelineStageFlags2::COMPUTE_SHADER;
+        let compute = vk::PipelineStageFlags::COMPUTE_SHADER;
         // SAFETY: the buffer is being recorded by this thread; pipelines, sets, memory and queries are kept with it.
         unsafe {
             raw.cmd_reset_query_pool(cb, timestamps.pool, 0, 2);
-            raw.cmd_write_timestamp2(cb, compute, timestamps.pool, 0);
+            raw.cmd_write_timestamp(cb, compute, timestamps.pool, 0);
             let (mut bound, mut pipeline) = (vk::DescriptorSet::null(), vk::Pipeline::null());
             for (i, level) in levels.iter().enumerate() {
                 if i > 0 {
@@ -136,9 +136,9 @@ impl Shared {
                     raw.cmd_dispatch(cb, x, y, z);
                 }
             }
-            raw.cmd_write_timestamp2(cb, compute, timestamps.pool, 1);
+            raw.cmd_write_timestamp(cb, compute, timestamps.pool, 1);
             if faults {
-                barrier(raw, cb, compute, vk::PipelineStageFlags2::HOST);
+                barrier(raw, cb, compute, vk::PipelineStageFlags::HOST);
             }
         }
         Ok(())

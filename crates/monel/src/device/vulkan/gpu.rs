@@ -1,12 +1,22 @@
 //! The logical device: everything else in this folder holds it, so it goes last.
 
-use super::instance::{Adapter, Instance};
+use super::adapter::{Adapter, text};
+use super::features::Used;
+use super::instance::Instance;
 use crate::device::driver::MemoryInfo;
 use crate::error::{Error, Result};
 use crate::gpu::{Limits, MAX_BINDINGS, MAX_IMMEDIATES};
 use ash::vk;
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Reads the device's clock and the host's together.
+enum Clock {
+    Khr(ash::khr::calibrated_timestamps::Device),
+    Ext(ash::ext::calibrated_timestamps::Device),
+}
 
 /// A device with its queue and what never changes.
 pub struct Gpu {
@@ -21,8 +31,14 @@ pub struct Gpu {
     pub set_layout: vk::DescriptorSetLayout,
     /// Every kernel's layout: the set above and 128 bytes of immediates.
     pub layout: vk::PipelineLayout,
+    /// What is used of the device beyond the floor.
+    pub used: Used,
     /// Bytes of device memory that are allocated.
     pub allocated: AtomicU64,
+    clock: Option<Clock>,
+    fault: Option<ash::ext::device_fault::Device>,
+    /// Functions for host memory that is used in place.
+    pub host_memory: Option<ash::ext::external_memory_host::Device>,
     lost: AtomicBool,
     instance: Arc<Instance>,
 }
@@ -44,42 +60,86 @@ impl Gpu {
     /// Opens an adapter, or says what it lacks.
     pub fn new(instance: Arc<Instance>, adapter: Adapter) -> Result<Arc<Gpu>> {
         let what = format!("opening {}", adapter.name);
-        if !adapter.lacks.is_empty() {
-            let reason = format!("it has no support for {}", adapter.lacks.join(", "));
-            return Err(Error::System { what, reason });
-        }
-        let failed = |e: vk::Result| Error::System { what: what.clone(), reason: e.to_string() };
+        let used = match &adapter.used {
+            Ok(used) => used.clone(),
+            Err(_) => {
+                let reason = format!("it has no support for {}", adapter.lacks());
+                return Err(Error::System { what, reason });
+            }
+        };
+        let failed = |e: vk::Result| {
+            let reason = format!("{e}; without it there is the software device, `--device cpu`");
+            Error::System { what: what.clone(), reason }
+        };
         let priorities = [1.0];
         let queues = [vk::DeviceQueueCreateInfo::default()
             .queue_family_index(adapter.queue_family)
             .queue_priorities(&priorities)];
-        let features = vk::PhysicalDeviceFeatures::default().shader_int16(true).shader_int64(adapter.int64);
-        let mut f11 = vk::PhysicalDeviceVulkan11Features::default()
-            .storage_buffer16_bit_access(true)
-            // Declared by every kernel with 16-bit memory, whether it has uniform buffers or not.
-            .uniform_and_storage_buffer16_bit_access(true);
+        let features = vk::PhysicalDeviceFeatures::default().shader_int16(true).shader_int64(used.int64);
+        let mut f11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
+        let matrix = used.matrix.is_some();
         let mut f12 = vk::PhysicalDeviceVulkan12Features::default()
-            .shader_int8(true)
+            .shader_int8(used.int8)
+            .shader_float16(used.f16)
             .timeline_semaphore(true)
-            .vulkan_memory_model(true)
-            .vulkan_memory_model_device_scope(true);
-        let mut f13 = vk::PhysicalDeviceVulkan13Features::default().synchronization2(true);
+            .vulkan_memory_model(matrix)
+            .vulkan_memory_model_device_scope(matrix);
+        let mut sizes = vk::PhysicalDeviceSubgroupSizeControlFeatures::default()
+            .subgroup_size_control(true)
+            .compute_full_subgroups(true);
+        let mut dot =
+            vk::PhysicalDeviceShaderIntegerDotProductFeatures::default().shader_integer_dot_product(true);
+        let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+        let mut priority = vk::PhysicalDeviceMemoryPriorityFeaturesEXT::default().memory_priority(true);
+        let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default().device_fault(true);
+        let mut info =
+            vk::DeviceCreateInfo::default().queue_create_infos(&queues).enabled_features(&features);
+        let modern = adapter.api >= vk::API_VERSION_1_3;
         let mut extensions = Vec::new();
-        if adapter.has_budget {
-            extensions.push(ash::ext::memory_budget::NAME.as_ptr());
+        let mut ask = |wanted: bool, name: &CStr| {
+            if wanted {
+                extensions.push(name.as_ptr());
+            }
+            wanted
+        };
+        info = info.push_next(&mut f11).push_next(&mut f12);
+        ask(used.subgroup_fixed.is_some() && !modern, ash::ext::subgroup_size_control::NAME);
+        if used.subgroup_fixed.is_some() {
+            info = info.push_next(&mut sizes);
         }
-        let info = vk::DeviceCreateInfo::default()
-            .queue_create_infos(&queues)
-            .enabled_features(&features)
-            .enabled_extension_names(&extensions)
-            .push_next(&mut f11)
-            .push_next(&mut f12)
-            .push_next(&mut f13);
+        ask(used.dot && !modern, ash::khr::shader_integer_dot_product::NAME);
+        if used.dot {
+            info = info.push_next(&mut dot);
+        }
+        if ask(matrix, ash::khr::cooperative_matrix::NAME) {
+            info = info.push_next(&mut matrices);
+        }
+        if ask(used.priority, ash::ext::memory_priority::NAME) {
+            info = info.push_next(&mut priority);
+        }
+        if ask(used.fault, ash::ext::device_fault::NAME) {
+            info = info.push_next(&mut fault);
+        }
+        ask(used.budget, ash::ext::memory_budget::NAME);
+        ask(used.host_memory, ash::ext::external_memory_host::NAME);
+        ask(used.calibrated && adapter.calibrated_ext, ash::ext::calibrated_timestamps::NAME);
+        ask(used.calibrated && !adapter.calibrated_ext, ash::khr::calibrated_timestamps::NAME);
+        let info = info.enabled_extension_names(&extensions);
         // SAFETY: the adapter is of this instance and has these features; the structures live through the call.
         let raw = unsafe { instance.raw.create_device(adapter.raw, &info, None) }.map_err(failed)?;
         // SAFETY: the family and the only queue asked for above.
         let queue = unsafe { raw.get_device_queue(adapter.queue_family, 0) };
+        let of = (&instance.raw, &raw);
+        let clock = match (used.calibrated, adapter.calibrated_ext) {
+            (false, _) => None,
+            (_, true) => Some(Clock::Ext(ash::ext::calibrated_timestamps::Device::new(of.0, of.1))),
+            _ => Some(Clock::Khr(ash::khr::calibrated_timestamps::Device::new(of.0, of.1))),
+        };
         let mut gpu = Gpu {
+            clock,
+            fault: used.fault.then(|| ash::ext::device_fault::Device::new(of.0, of.1)),
+            host_memory: used.host_memory.then(|| ash::ext::external_memory_host::Device::new(of.0, of.1)),
+            used,
             id: format!("vulkan:{}", adapter.index),
             adapter,
             raw,
@@ -122,7 +182,7 @@ impl Gpu {
     /// A driver's error as ours. Losing the device is remembered.
     pub fn error(&self, what: &str, result: vk::Result) -> Error {
         match result {
-            vk::Result::ERROR_DEVICE_LOST => self.lose(what),
+            vk::Result::ERROR_DEVICE_LOST => self.lose(what, &self.fault_report()),
             vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
                 self.out_of_memory(what, 0)
             }
@@ -138,13 +198,72 @@ impl Gpu {
         Error::OutOfMemory { device, what: what.to_string(), wanted, free: self.memory().free }
     }
 
-    /// The device is gone: everything from now on fails with this.
-    pub fn lose(&self, what: &str) -> Error {
+    /// The device is gone: everything from now on fails with this. `report` is what is known of the cause.
+    pub fn lose(&self, what: &str, report: &str) -> Error {
         self.lost.store(true, Ordering::Release);
-        Error::DeviceLost {
-            device: self.adapter.name.clone(),
-            reason: format!("the driver reported it while {what}"),
+        let colon = if report.is_empty() { "" } else { ": " };
+        let reason = format!("the driver reported it while {what}{colon}{report}");
+        Error::DeviceLost { device: self.adapter.name.clone(), reason }
+    }
+
+    /// What the driver says about the fault that took the device.
+    fn fault_report(&self) -> String {
+        let Some(functions) = &self.fault else { return String::new() };
+        let (device, ask) = (self.raw.handle(), functions.fp().get_device_fault_info_ext);
+        let mut counts = vk::DeviceFaultCountsEXT::default();
+        // SAFETY: the device has the extension and is lost; the first call only counts.
+        if unsafe { ask(device, &mut counts, std::ptr::null_mut()) } != vk::Result::SUCCESS {
+            return String::new();
         }
+        let mut addresses =
+            vec![vk::DeviceFaultAddressInfoEXT::default(); counts.address_info_count as usize];
+        let mut vendor = vec![vk::DeviceFaultVendorInfoEXT::default(); counts.vendor_info_count as usize];
+        counts.vendor_binary_size = 0;
+        let mut info = vk::DeviceFaultInfoEXT {
+            p_address_infos: addresses.as_mut_ptr(),
+            p_vendor_infos: vendor.as_mut_ptr(),
+            ..Default::default()
+        };
+        // SAFETY: the arrays have the lengths that the counts say, and no binary is asked for.
+        let done = unsafe { ask(device, &mut counts, &mut info) };
+        if done != vk::Result::SUCCESS && done != vk::Result::INCOMPLETE {
+            return String::new();
+        }
+        let mut parts = vec![text(&info.description)];
+        addresses.truncate(counts.address_info_count as usize);
+        vendor.truncate(counts.vendor_info_count as usize);
+        parts.extend(addresses.iter().map(|a| {
+            let (kind, at) = (a.address_type.as_raw(), a.reported_address);
+            format!("address {at:#x} within {:#x} (kind {kind})", a.address_precision)
+        }));
+        parts.extend(vendor.iter().map(|v| {
+            format!(
+                "{} (code {:#x}, data {:#x})",
+                text(&v.description),
+                v.vendor_fault_code,
+                v.vendor_fault_data
+            )
+        }));
+        parts.retain(|p| !p.is_empty());
+        parts.join("; ")
+    }
+
+    /// The device's clock in ticks and the host's, read together.
+    pub fn clocks(&self) -> Option<(u64, Instant)> {
+        let info = [vk::TimeDomainKHR::DEVICE, vk::TimeDomainKHR::CLOCK_MONOTONIC]
+            .map(|domain| vk::CalibratedTimestampInfoKHR::default().time_domain(domain));
+        let before = Instant::now();
+        // SAFETY: the device has the extension, and both clocks.
+        let read = unsafe {
+            match self.clock.as_ref()? {
+                Clock::Khr(functions) => functions.get_calibrated_timestamps(&info),
+                Clock::Ext(functions) => functions.get_calibrated_timestamps(&info),
+            }
+        };
+        // `Instant` does not show the system's clock, so the reading lies between two of ours: a few microseconds.
+        let after = Instant::now();
+        let (values, _) = read.ok()?;
+        Some((*values.first()?, before + (after - before) / 2))
     }
 
     /// Whether the device is gone.
@@ -157,7 +276,7 @@ impl Gpu {
         let total = self.adapter.heap;
         let used = self.allocated.load(Ordering::Acquire);
         let mut free = total.saturating_sub(used);
-        if self.adapter.has_budget {
+        if self.used.budget {
             let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
             let mut properties = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
             // SAFETY: the extension is there, and the structures live through the call.
@@ -179,14 +298,14 @@ impl Gpu {
     /// What kernels may count on.
     pub fn limits(&self) -> Limits {
         Limits {
-            subgroup: self.adapter.subgroup.1,
+            subgroup: self.adapter.subgroup,
             shared_memory: self.adapter.limits.max_compute_shared_memory_size,
             groups: self.adapter.limits.max_compute_work_group_count,
-            int64: self.adapter.int64,
-            f16: false,
-            dot4: false,
-            matrix: None,
-            subgroup_fixed: None,
+            int64: self.used.int64,
+            f16: self.used.f16,
+            dot4: self.used.dot4,
+            matrix: self.used.matrix,
+            subgroup_fixed: self.used.subgroup_fixed,
             software: self.adapter.kind == crate::device::DeviceKind::Software,
         }
     }

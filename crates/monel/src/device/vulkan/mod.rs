@@ -1,6 +1,7 @@
-//! The Vulkan device: any GPU with a Vulkan 1.3 driver, and Mesa's software driver for tests.
+//! The Vulkan device: any GPU with a Vulkan 1.2 driver and 16-bit storage, and Mesa's software driver for tests.
 //!
-//! - `instance`: the loader, found at run time, and the adapters; `gpu`: the logical device.
+//! - `instance`: the loader, found at run time; `adapter`, `features`: what a device offers, and the verdict; `gpu`: the
+//!   logical device; `validation`: the layers that watch over calls.
 //! - `memory`, `ranges`: few large blocks, bound whole; buffers are pieces of them.
 //! - `shader`, `pipeline`: kernels from WGSL, compiled in the process, cached on disk.
 //! - `encode`, `transfer`, `commands`: plans and transfers become command buffers, recorded once and submitted often.
@@ -8,8 +9,10 @@
 //!
 //! Which ops run here is up to the ops: whatever gives a [`shader`](crate::ops::Op::shader).
 
+mod adapter;
 mod commands;
 mod encode;
+mod features;
 mod gpu;
 mod instance;
 mod memory;
@@ -20,8 +23,10 @@ mod shader;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod validation;
 
 pub use queue::Brake;
+pub use validation::messages as validation_messages;
 
 use super::driver::{Commands, Driver, Info, Job, Memory, MemoryInfo, Sink, Storage, Transfer};
 use super::{Counts, Device, DeviceKind, Listing, Settings};
@@ -30,9 +35,9 @@ use crate::gpu::{GpuCall, Memory as Which, Operand};
 use crate::ops::Op;
 use crate::plan::{Plan, Rates};
 use crate::tensor::{DType, Desc};
+use adapter::Adapter;
 use commands::{BufferPool, Faults};
 use gpu::Gpu;
-use instance::Adapter;
 use memory::{Allocator, Use};
 use pipeline::Pipelines;
 use queue::Queue;
@@ -85,7 +90,7 @@ struct Vulkan {
 /// The adapters that can run our kernels; empty where there is no Vulkan, or none that works.
 pub fn list() -> Vec<Listing> {
     let adapters = instance::get().and_then(|i| i.adapters()).unwrap_or_default();
-    let usable = adapters.into_iter().filter(|a| a.lacks.is_empty());
+    let usable = adapters.into_iter().filter(|a| a.used.is_ok());
     usable
         .map(|a| Listing { id: format!("vulkan:{}", a.index), name: a.name, kind: a.kind, memory: a.heap })
         .collect()
@@ -98,8 +103,8 @@ pub fn problems() -> Vec<String> {
         Err(e) => vec![e.to_string()],
         Ok(adapters) if adapters.is_empty() => vec!["Vulkan is there and has no device".into()],
         Ok(adapters) => {
-            let lacking = adapters.iter().filter(|a| !a.lacks.is_empty());
-            lacking.map(|a| format!("{} has no support for {}", a.name, a.lacks.join(", "))).collect()
+            let lacking = adapters.iter().filter(|a| a.used.is_err());
+            lacking.map(|a| format!("{} has no support for {}", a.name, a.lacks())).collect()
         }
     }
 }
@@ -177,11 +182,14 @@ fn make(options: &Options) -> Result<(Device, Arc<Shared>)> {
         kind: gpu.adapter.kind,
         max_buffer: usize::try_from(gpu.max_buffer()).unwrap_or(usize::MAX),
         page: crate::device::software::memory::PAGE,
-        features: vec![
+        features: [
             format!("vulkan {major}.{minor}"),
             gpu.adapter.driver.clone(),
-            format!("subgroup {}", gpu.adapter.subgroup.1),
-        ],
+            format!("subgroup {}", gpu.adapter.subgroup),
+        ]
+        .into_iter()
+        .chain(gpu.used.names().iter().map(ToString::to_string))
+        .collect(),
     };
     let driver = Vulkan { info, shared: shared.clone(), thread: Mutex::new(Some(thread)) };
     Ok((Device::with_driver(Arc::new(driver), rates, options.settings.clone(), counts), shared))

@@ -94,14 +94,29 @@ impl Pipelines {
     }
 
     fn compile(&self, source: &Source) -> Result<vk::Pipeline, String> {
-        let words = shader::compile(&source.text()?)?;
+        let used = &self.gpu.used;
+        let target = shader::Target {
+            version: if self.gpu.adapter.api >= vk::API_VERSION_1_3 { (1, 6) } else { (1, 5) },
+            int8: used.int8,
+            dot: used.dot,
+        };
+        let words = shader::compile(&source.text()?, target)?;
+        let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default();
+        let mut flags = vk::PipelineShaderStageCreateFlags::empty();
+        if source.full_subgroups() {
+            let fixed = used.subgroup_fixed.ok_or("full subgroups cannot be demanded of this device")?;
+            size.required_subgroup_size = fixed;
+            flags = vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS;
+        }
         let info = vk::ShaderModuleCreateInfo::default().code(&words);
         // SAFETY: naga validated the module, and it uses only features that the device has.
         let module = unsafe { self.gpu.raw.create_shader_module(&info, None) }.map_err(|e| e.to_string())?;
         let stage = vk::PipelineShaderStageCreateInfo::default()
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(module)
+            .flags(flags)
             .name(c"main");
+        let stage = if source.full_subgroups() { stage.push_next(&mut size) } else { stage };
         let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(self.gpu.layout)];
         // SAFETY: module and layout are valid through the call; the cache locks itself.
         let made = unsafe { self.gpu.raw.create_compute_pipelines(self.cache, &info, None) };

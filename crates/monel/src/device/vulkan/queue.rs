@@ -86,7 +86,7 @@ impl Queue {
         let any: &dyn Any = job.commands.as_ref();
         let buffer = any.downcast_ref::<GpuCommands>().map(|c| c.buffer.raw);
         match buffer {
-            Some(buffer) => drop(self.submit(&[buffer], &[], Work::Job(job))),
+            Some(buffer) => drop(self.submit(&[buffer], None, Work::Job(job))),
             None => self.add(0, Work::Job(job), Some(Error::Kernel("commands of another device".into()))),
         }
     }
@@ -94,37 +94,38 @@ impl Queue {
     /// Submits commands of the driver's own, which `block`'s memory is for.
     pub fn submit_own(&self, buffer: CommandBuffer, block: Arc<Block>) -> Result<()> {
         let raw = buffer.raw;
-        self.submit(&[raw], &[], Work::Own(buffer, block))
+        self.submit(&[raw], None, Work::Own(buffer, block))
     }
 
     fn submit(
         &self,
         buffers: &[vk::CommandBuffer],
-        waits: &[vk::SemaphoreSubmitInfo<'_>],
+        wait: Option<(vk::Semaphore, u64)>,
         work: Work,
     ) -> Result<()> {
         // The lock is held over the submission, so the timeline's order is the entries' order.
         let mut inner = self.lock();
         let value = inner.last + 1;
-        let buffers: Vec<_> =
-            buffers.iter().map(|&b| vk::CommandBufferSubmitInfo::default().command_buffer(b)).collect();
-        let signals = [vk::SemaphoreSubmitInfo::default()
-            .semaphore(self.gpu.timeline)
-            .value(value)
-            .stage_mask(vk::PipelineStageFlags2::ALL_COMMANDS)];
-        let info = [vk::SubmitInfo2::default()
-            .command_buffer_infos(&buffers)
-            .wait_semaphore_infos(waits)
-            .signal_semaphore_infos(&signals)];
-        let lost = self.gpu.is_lost();
-        let result = if lost {
-            Err(vk::Result::ERROR_DEVICE_LOST)
+        let (waits, wait_values): (Vec<_>, Vec<_>) = wait.into_iter().unzip();
+        let stages = vec![vk::PipelineStageFlags::ALL_COMMANDS; waits.len()];
+        let (signals, signal_values) = ([self.gpu.timeline], [value]);
+        let mut values = vk::TimelineSemaphoreSubmitInfo::default()
+            .wait_semaphore_values(&wait_values)
+            .signal_semaphore_values(&signal_values);
+        let info = [vk::SubmitInfo::default()
+            .command_buffers(buffers)
+            .wait_semaphores(&waits)
+            .wait_dst_stage_mask(&stages)
+            .signal_semaphores(&signals)
+            .push_next(&mut values)];
+        let refused = if self.gpu.is_lost() {
+            Some(self.gpu.lose("submitting work", "it was lost before"))
         } else {
             // SAFETY: the buffers are recorded and kept by the entry until the timeline has passed them; the queue is
             // used under this lock only.
-            unsafe { self.gpu.raw.queue_submit2(self.gpu.queue, &info, vk::Fence::null()) }
+            let result = unsafe { self.gpu.raw.queue_submit(self.gpu.queue, &info, vk::Fence::null()) };
+            result.err().map(|e| self.gpu.error("submitting work", e))
         };
-        let refused = result.err().map(|e| self.gpu.error("submitting work", e));
         if refused.is_none() {
             inner.last = value;
         }
@@ -259,7 +260,7 @@ impl Queue {
                 Err(vk::Result::TIMEOUT) => {
                     let over = limit.filter(|&limit| began.elapsed() >= limit);
                     if let Some(limit) = over {
-                        let _ = self.gpu.lose("waiting for work that did not end");
+                        let _ = self.gpu.lose("waiting for work that did not end", "");
                         let device = self.gpu.adapter.name.clone();
                         return Err(Error::Timeout { device, limit_ms: limit.as_millis() as u64 });
                     }
@@ -267,7 +268,7 @@ impl Queue {
                 Err(e) => return Err(failed(e)),
             }
             if self.gpu.is_lost() {
-                return Err(self.gpu.lose("waiting for work"));
+                return Err(self.gpu.lose("waiting for work", "it was lost before"));
             }
         }
     }
@@ -280,11 +281,7 @@ impl Queue {
         let raw = unsafe { self.gpu.raw.create_semaphore(&info, None) }
             .map_err(|e| self.gpu.error("making a brake", e))?;
         let semaphore = Arc::new(BrakeSemaphore { gpu: self.gpu.clone(), raw });
-        let waits = [vk::SemaphoreSubmitInfo::default()
-            .semaphore(raw)
-            .value(1)
-            .stage_mask(vk::PipelineStageFlags2::ALL_COMMANDS)];
-        self.submit(&[], &waits, Work::Brake(semaphore.clone()))?;
+        self.submit(&[], Some((raw, 1)), Work::Brake(semaphore.clone()))?;
         Ok(Brake(semaphore))
     }
 }

@@ -1,16 +1,27 @@
-//! WGSL to SPIR-V in the process, by naga, and two passes over what it writes.
+//! WGSL to SPIR-V in the process, by naga, and three passes over what it writes.
 //!
-//! naga puts a stride on every array, which Vulkan forbids on arrays that do not lie in buffers ([`strip_strides`]), and
+//! naga declares 16-bit uniform buffers with every 16-bit type ([`strip_uniform`]), puts a stride on every array, which Vulkan forbids on arrays that do not lie in buffers ([`strip_strides`]), and
 //! types a cooperative matrix after the memory it is loaded from, although memory declared as words may hold f16
-//! ([`retype_matrices`]). Both passes look at instruction words only and leave everything else as it is.
+//! ([`retype_matrices`]). The passes look at instruction words only and leave everything else as it is.
 
 use naga::back::{PipelineConstants, pipeline_constants, spv};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
 use std::collections::{HashMap, HashSet};
 
+/// What the device takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The version of SPIR-V.
+    pub version: (u8, u8),
+    /// 8-bit integers; without them bytes are unpacked by shifts.
+    pub int8: bool,
+    /// The instruction for dot products of packed bytes; without it they are written out.
+    pub dot: bool,
+}
+
 /// Compiles a kernel. The error shows the place in the text.
-pub fn compile(text: &str) -> Result<Vec<u32>, String> {
+pub fn compile(text: &str, target: Target) -> Result<Vec<u32>, String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
     let info = Validator::new(ValidationFlags::all(), Capabilities::all())
         .subgroup_stages(ShaderStages::all())
@@ -25,7 +36,8 @@ pub fn compile(text: &str) -> Result<Vec<u32>, String> {
     // index would hide a fault.
     let unchecked = BoundsCheckPolicy::Unchecked;
     let options = spv::Options {
-        lang_version: (1, 6),
+        lang_version: target.version,
+        capabilities: Some(capabilities(target)),
         flags: spv::WriterFlags::empty(),
         bounds_check_policies: BoundsCheckPolicies {
             index: unchecked,
@@ -42,13 +54,47 @@ pub fn compile(text: &str) -> Result<Vec<u32>, String> {
     let pipeline =
         spv::PipelineOptions { shader_stage: naga::ShaderStage::Compute, entry_point: "main".into() };
     let words = spv::write_vec(&module, &info, &options, Some(&pipeline)).map_err(|e| e.to_string())?;
-    Ok(retype_matrices(&strip_strides(&words)))
+    Ok(retype_matrices(&strip_strides(&strip_uniform(&words))))
+}
+
+/// What kernels may declare. What the device lacks beyond this is kept out by the ops, which know the limits.
+fn capabilities(target: Target) -> naga::FastHashSet<spv::Capability> {
+    use spv::Capability as C;
+    let mut set: naga::FastHashSet<C> = [
+        C::Shader,
+        C::Int16,
+        C::Int64,
+        C::Float16,
+        C::StorageBuffer16BitAccess,
+        C::UniformAndStorageBuffer16BitAccess,
+        C::GroupNonUniform,
+        C::GroupNonUniformVote,
+        C::GroupNonUniformArithmetic,
+        C::GroupNonUniformBallot,
+        C::GroupNonUniformShuffle,
+        C::GroupNonUniformShuffleRelative,
+        C::GroupNonUniformQuad,
+        C::SubgroupBallotKHR,
+        C::CooperativeMatrixKHR,
+        C::VulkanMemoryModel,
+        C::VulkanMemoryModelDeviceScope,
+    ]
+    .into_iter()
+    .collect();
+    if target.int8 {
+        set.insert(C::Int8);
+    }
+    if target.dot {
+        set.extend([C::DotProduct, C::DotProductInput4x8BitPacked]);
+    }
+    set
 }
 
 /// Words of a module's head.
 const HEAD: usize = 5;
 
 // Instructions that the passes look at.
+const OP_CAPABILITY: u32 = 17;
 const OP_TYPE_INT: u32 = 21;
 const OP_TYPE_FLOAT: u32 = 22;
 const OP_TYPE_ARRAY: u32 = 28;
@@ -63,6 +109,7 @@ const OP_TYPE_MATRIX: u32 = 4456;
 const OP_MATRIX_LOAD: u32 = 4457;
 const OP_MATRIX_MUL_ADD: u32 = 4459;
 const ARRAY_STRIDE: u32 = 6;
+const UNIFORM_16_BIT: u32 = 4434;
 /// Storage classes with a layout: uniform, push constant, storage buffer.
 const LAID_OUT: [u32; 3] = [2, 9, 12];
 
@@ -76,6 +123,17 @@ fn instructions(words: &[u32]) -> impl Iterator<Item = (u32, &[u32])> {
         at += length;
         Some((first & 0xffff, instruction))
     })
+}
+
+/// Takes away that 16-bit uniform buffers are declared: kernels have none, and not every device does.
+fn strip_uniform(words: &[u32]) -> Vec<u32> {
+    let mut out = words[..HEAD].to_vec();
+    for (op, w) in instructions(words) {
+        if op != OP_CAPABILITY || w[1..] != [UNIFORM_16_BIT] {
+            out.extend(w);
+        }
+    }
+    out
 }
 
 /// Takes the stride off arrays that lie only in workgroup, function or private memory.
@@ -149,6 +207,25 @@ fn retype_matrices(words: &[u32]) -> Vec<u32> {
 mod tests {
     use super::*;
 
+    const TARGET: Target = Target { version: (1, 6), int8: true, dot: true };
+
+    #[test]
+    fn what_a_device_lacks_is_written_out() {
+        let text = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+            @compute @workgroup_size(1)
+            fn main() { x[0] = bitcast<u32>(dot4I8Packed(x[1], x[2])) + bitcast<u32>(unpack4xI8(x[3]).y); }";
+        // Int8, DotProductInput4x8BitPacked
+        let declared = |target| {
+            let words = compile(text, target).unwrap();
+            let all = instructions(&words).filter(|(op, _)| *op == OP_CAPABILITY).map(|(_, w)| w[1]);
+            all.filter(|c| [39, 6018].contains(c)).count()
+        };
+        assert_eq!(declared(TARGET), 2);
+        assert_eq!(declared(Target { version: (1, 5), ..TARGET }), 2);
+        assert_eq!(declared(Target { int8: false, ..TARGET }), 1);
+        assert_eq!(declared(Target { dot: false, int8: false, ..TARGET }), 0);
+    }
+
     #[test]
     fn a_kernel_becomes_a_module_without_stray_strides() {
         let text = "enable wgpu_int16;
@@ -161,7 +238,7 @@ mod tests {
               workgroupBarrier();
               if i < n { x[i] = u16(part[i % 32u]); }
             }";
-        let words = compile(text).unwrap();
+        let words = compile(text, TARGET).unwrap();
         assert_eq!(words[0], 0x0723_0203, "SPIR-V's magic number");
         // The array in the buffer keeps its stride of 2, the one in workgroup memory has none.
         let strides: Vec<u32> = instructions(&words)
@@ -169,11 +246,13 @@ mod tests {
             .map(|(_, w)| w[3])
             .collect();
         assert_eq!(strides, [2]);
+        let uniform = |(op, w): (u32, &[u32])| op == OP_CAPABILITY && w[1] == UNIFORM_16_BIT;
+        assert!(!instructions(&words).any(uniform));
     }
 
     #[test]
     fn errors_show_the_place() {
-        let error = compile("fn main() { let x = y; }").unwrap_err();
+        let error = compile("fn main() { let x = y; }", TARGET).unwrap_err();
         assert!(error.contains('y') && error.contains("wgsl:1"), "{error}");
     }
 

@@ -123,8 +123,8 @@ impl Shared {
                     }
                 }
                 if to_host {
-                    let stage = vk::PipelineStageFlags2::ALL_TRANSFER;
-                    barrier(raw, cb, stage, vk::PipelineStageFlags2::HOST);
+                    let stage = vk::PipelineStageFlags::TRANSFER;
+                    barrier(raw, cb, stage, vk::PipelineStageFlags::HOST);
                 }
             }
             Ok(())
