@@ -294,6 +294,11 @@ impl RefTensor {
                 DType::Q8A => {
                     let _ = crate::device::software::simd::dequantize_act_row(&bytes[at..], row);
                 }
+                DType::Planar(b) => {
+                    let bytes = &bytes[at..at + desc.dtype.row_bytes(desc.ne[0])];
+                    let _ = quant::planar::dequantize_row_f64(b, bytes, row);
+                }
+                DType::Q8P => crate::ops::q8p_values(&bytes[at..], row),
                 t => {
                     if let Some(block) = t.block() {
                         let _ =

@@ -113,6 +113,20 @@ fn encode(base: &Desc, values: &[f64]) -> Result<Vec<u8>> {
                 simd::quantize_act_row(simd::Isa::PORTABLE, &floats(values), out).map_err(cannot_fill)?;
             }
         }
+        DType::Planar(block) => {
+            let natural = encode(&Desc::new(DType::of(block), &base.ne)?, values)?;
+            bytes.resize(base.span(), 0);
+            let rows = natural.chunks_exact(block.row_bytes(base.ne[0]));
+            for (from, out) in rows.zip(bytes.chunks_exact_mut(base.nb[1])) {
+                quant::planar::encode_row(block, base.ne[0], from, out).map_err(cannot_fill)?;
+            }
+        }
+        DType::Q8P => {
+            bytes.resize(base.span(), 0);
+            for (values, out) in values.chunks_exact(base.ne[0]).zip(bytes.chunks_exact_mut(base.nb[1])) {
+                crate::ops::quantize_q8p(&floats(values), out);
+            }
+        }
         t => {
             let block = t.block().ok_or_else(|| cannot_fill(format!("{t} has no blocks")))?;
             bytes.resize(base.span(), 0);

@@ -24,6 +24,7 @@ impl Memory {
     pub(super) fn new(content: &[u8], desc: Desc, offset: usize) -> Memory {
         let align = match desc.dtype {
             DType::Packed(_) | DType::Q8A => 64,
+            DType::Planar(_) | DType::Q8P => 16,
             t if t.is_quantized() => 2,
             t => t.block_bytes(),
         };

@@ -1,6 +1,7 @@
 //! The builder of dispatches: declares operands, sizes and definitions, and writes the head of the kernel's text.
 
 use super::{Dispatch, FaultText, MAX_BINDINGS, MAX_IMMEDIATES, Memory, Operand, Source};
+use crate::quant::BlockType;
 use crate::tensor::DType;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -86,13 +87,13 @@ impl Shader {
 
     /// An operand that is read.
     pub fn input(mut self, name: &'static str, operand: &Operand) -> Shader {
-        self = self.accessors(name, operand.desc.dtype, false);
+        self = self.accessors(name, operand.desc.dtype, operand.desc.ne[0] / 32, false);
         self.bind(name, "read", element(operand.desc.dtype), operand)
     }
 
     /// An operand that is written (and may be read).
     pub fn output(mut self, name: &'static str, operand: &Operand) -> Shader {
-        self = self.accessors(name, operand.desc.dtype, true);
+        self = self.accessors(name, operand.desc.dtype, operand.desc.ne[0] / 32, true);
         self.bind(name, "read_write", element(operand.desc.dtype), operand)
     }
 
@@ -214,7 +215,7 @@ impl Shader {
     }
 
     /// Generated text of this specialisation.
-    pub(super) fn text(mut self, text: &str) -> Shader {
+    pub(crate) fn text(mut self, text: &str) -> Shader {
         self.head.push_str(text);
         self
     }
@@ -242,9 +243,12 @@ impl Shader {
         self
     }
 
-    fn accessors(mut self, name: &str, dtype: DType, write: bool) -> Shader {
+    fn accessors(mut self, name: &str, dtype: DType, groups: usize, write: bool) -> Shader {
         let Some(text) = decode(dtype) else { return self };
         self.head.push_str(&text.replace("NAME", name));
+        if let DType::Planar(_) = dtype {
+            self = self.number(&format!("{name}_groups"), groups);
+        }
         if write {
             let put = match dtype {
                 DType::F32 => "fn put_NAME(i: u32, v: f32) { NAME[i] = v; }\n",
@@ -275,6 +279,7 @@ fn element(dtype: DType) -> &'static str {
         DType::F32 => "f32",
         DType::I32 => "i32",
         DType::I64 => "vec2<u32>",
+        DType::Planar(_) | DType::Q8P => "u32",
         _ => "u16",
     }
 }
@@ -307,6 +312,14 @@ fn decode(dtype: DType) -> Option<&'static str> {
         DType::Q4_K => include_str!("decode/q4_k.wgsl"),
         DType::Q5_K => include_str!("decode/q5_k.wgsl"),
         DType::Q6_K => include_str!("decode/q6_k.wgsl"),
+        DType::Planar(BlockType::Q4_0) => include_str!("decode/planar_q4_0.wgsl"),
+        DType::Planar(BlockType::Q4_1) => include_str!("decode/planar_q4_1.wgsl"),
+        DType::Planar(BlockType::Q5_0) => include_str!("decode/planar_q5_0.wgsl"),
+        DType::Planar(BlockType::Q5_1) => include_str!("decode/planar_q5_1.wgsl"),
+        DType::Planar(BlockType::Q8_0) => include_str!("decode/planar_q8_0.wgsl"),
+        DType::Planar(BlockType::Q4_K) => include_str!("decode/planar_q4_k.wgsl"),
+        DType::Planar(BlockType::Q5_K) => include_str!("decode/planar_q5_k.wgsl"),
+        DType::Planar(BlockType::Q6_K) => include_str!("decode/planar_q6_k.wgsl"),
         _ => return None,
     })
 }

@@ -4,6 +4,7 @@
 //! results). Conversions between floats and blocks go through f32. Weights are packed tile by tile: a tile of
 //! sixteen rows is one item, so that loading a model runs on all threads.
 
+mod planes;
 mod shader;
 
 use super::unary::row_indices;
@@ -13,7 +14,7 @@ use crate::device::software::simd::{self, Isa, TILE_ROWS};
 use crate::error::{Error, Result};
 use crate::gpu::{Dispatch, GpuCall};
 use crate::kernel::{Call, Element, Input, Kernel, Output, RefTensor};
-use crate::quant::{self, BlockType};
+use crate::quant::{self, BlockType, planar};
 use crate::tensor::{DType, Desc};
 
 /// The same numbers as another type (`to`) and with other strides; the shape stays.
@@ -23,7 +24,8 @@ use crate::tensor::{DType, Desc};
 /// - Blocks to F32, F16, BF16: decoded to f32, then rounded.
 /// - F32, F16, BF16 to blocks: exactly what [`quant::quantize_row`] gives.
 /// - Any type to itself, with any strides.
-/// - Blocks `[k, rows]` to the packed matrix of the same blocks, without loss; packed matrices to F32.
+/// - Blocks `[k, rows]` to the packed matrix of the same blocks, without loss; packed matrices to F32. Blocks to planes
+///   and planes to F32 likewise.
 #[derive(Clone, Debug)]
 pub struct Copy {
     /// The result's type.
@@ -43,6 +45,10 @@ enum Path {
     Pack(BlockType),
     /// Rows out of the packed layout.
     Unpack(BlockType),
+    /// Blocks to planes.
+    ToPlanes(BlockType),
+    /// Planes to floats.
+    FromPlanes(BlockType),
 }
 
 impl Path {
@@ -52,7 +58,9 @@ impl Path {
             (a, b) if a == b => Some(Path::Same),
             (a, DType::Packed(b)) if a == DType::of(b) => Some(Path::Pack(b)),
             (DType::Packed(b), DType::F32) => Some(Path::Unpack(b)),
-            (DType::Packed(_) | DType::Q8A, _) | (_, DType::Packed(_) | DType::Q8A) => None,
+            (a, DType::Planar(b)) if a == DType::of(b) => Some(Path::ToPlanes(b)),
+            (DType::Planar(b), DType::F32) => Some(Path::FromPlanes(b)),
+            (a, b) if a.has_whole_rows() || b.has_whole_rows() => None,
             (a, b) if number(a) && number(b) && (a.is_integer() || b.is_integer()) => Some(Path::Numbers),
             (a, b) if a.is_float() || b.is_float() => {
                 (!a.is_integer() && !b.is_integer()).then_some(Path::Floats)
@@ -78,8 +86,8 @@ impl Op for Copy {
         match Path::find(inputs[0].dtype, output.dtype) {
             Some(_) => Ok(()),
             None => Err(format!(
-                "numbers to numbers, blocks to floats, floats to blocks, blocks to their packed form or packed blocks to \
-                 F32, found {} to {}",
+                "numbers to numbers, blocks to floats, floats to blocks, blocks to their packed or planar form or those \
+                 to F32, found {} to {}",
                 inputs[0].dtype, output.dtype
             )),
         }
@@ -119,6 +127,17 @@ impl Op for Copy {
                 with_row(&out, r, worker.floats(3 * n), |row, _| {
                     let tile = tile_of(&x, r / TILE_ROWS);
                     simd::unpack_row(block, n, tile, r % TILE_ROWS, floats_mut(row)).map_err(wrong)
+                })
+            }),
+            Path::ToPlanes(block) => Kernel::rows(rows, 2 * to.row_bytes(n), move |r, _| {
+                // SAFETY: row r belongs to item r.
+                let row = unsafe { out.row_mut::<u8>(r) };
+                planar::encode_row(block, n, x.row(r), row).map_err(wrong)
+            }),
+            Path::FromPlanes(block) => Kernel::rows(rows, from.row_bytes(n) + n * 4, move |r, worker| {
+                // SAFETY: row r belongs to item r.
+                with_row(&out, r, worker.floats(3 * n), |row, _| {
+                    planar::dequantize_row(block, x.row(r), floats_mut(row)).map_err(wrong)
                 })
             }),
             path => Kernel::rows(rows, from.row_bytes(n) + to.row_bytes(n), move |r, worker| {
@@ -415,6 +434,16 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(case(whole.clone(), packed));
             cases.push(case(whole.clone().slice(1, 16, 20), F32));
             cases.push(case(whole.slice(1, 16, 32), packed));
+            let planar = DType::Planar(block);
+            for ne in [&[2 * n, 0][..], &[n, 1], &[3 * n, 5], &[n, 2, 3, 2]] {
+                cases.push(case(x(ne), planar));
+                cases.push(case(Operand::normal(planar, ne), F32));
+            }
+            cases.push(case(x(&[3 * n, 40]).slice(1, 3, 18), planar));
+            cases.push(case(x(&[n, 5]), planar).into(Operand::normal(planar, &[n, 9]).slice(1, 2, 5)));
+            let whole = Operand::normal(planar, &[3 * n, 48]);
+            cases.push(case(whole.clone(), planar));
+            cases.push(case(whole.slice(1, 5, 20), F32));
         }
     }
     let large = Operand::normal(F32, &[2048, 129]);
@@ -437,7 +466,9 @@ mod tests {
             (DType::F32, DType::Packed(BlockType::Q8_0)),
             (DType::Packed(BlockType::Q8_0), DType::F16),
             (DType::Packed(BlockType::Q8_0), DType::Q8_0),
+            (DType::F32, DType::Planar(BlockType::Q8_0)),
             (DType::F32, DType::Q8A),
+            (DType::F32, DType::Q8P),
         ] {
             let (op, x) = (Copy { to }, x(from));
             let output = op.output(&[x]).unwrap();

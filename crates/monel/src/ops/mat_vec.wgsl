@@ -1,24 +1,30 @@
-// Few columns: one workgroup a row of the weights, which is decoded once for all columns.
+// A few columns: $LANES neighbouring invocations make one row of the result at a time, each a share of the sum.
+$SHARED
 @compute @workgroup_size($THREADS)
-fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) li: u32,
-        @builtin(subgroup_id) sg: u32, @builtin(num_subgroups) nsg: u32, @builtin(subgroup_invocation_id) lane: u32) {
-  let g = group_of(wg);
-  if g >= p.count { return; }
-  let at = split4(g, p.n, p.b2, p.b3);
-  let row = p.w + at.x * p.w1 + (at.y / p.share2) * p.w2 + (at.z / p.share3) * p.w3;
-  let start = p.x + at.y * p.x2 + at.z * p.x3;
-  var sum: array<f32, $COLS>;
-  for (var c = 0u; c < $COLSu; c++) { sum[c] = 0.0; }
-  for (var q = li; q < p.steps; q += $THREADSu) {
-    let v = $LOAD_W;
-    for (var c = 0u; c < $COLSu; c++) {
-      let i = start + c * p.x1 + q * $STEPu;
-      sum[c] += $PRODUCT;
+fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32, @builtin(subgroup_size) size: u32,
+        @builtin(subgroup_invocation_id) lane: u32) {
+  let thread = sg * size + lane;
+  let inner = thread % $LANESu;
+  let first = group_of(wg) * $ROWSu + thread / $LANESu;
+  for (var r = 0u; r < $ROWSu; r += $THREADSu / $LANESu) {
+    let row = first + r;
+    var sum: array<f32, $COLS>;
+    for (var c = 0u; c < $COLSu; c++) { sum[c] = 0.0; }
+    $SECOND_SUM
+    if row < p.n {
+      $PRODUCT
+    }
+    for (var o = $LANESu / 2u; o > 0u; o /= 2u) {
+      for (var c = 0u; c < $COLSu; c++) { sum[c] += subgroupShuffleXor(sum[c], o); }
+      $SECOND_REDUCE
+    }
+    if inner == 0u && row < p.n {
+      for (var c = 0u; c < $COLSu; c++) {
+        var v = sum[c];
+        $EPILOGUE
+        $STORE
+      }
     }
   }
-  let to = p.y + at.x * p.y0 + at.y * p.y2 + at.z * p.y3;
-  for (var c = 0u; c < $COLSu; c++) {
-    let s = sum_all(sum[c], sg, nsg, lane);
-    if li == 0u { y[to + c * p.y1] = s; }
-  }
+  $QUANTIZE
 }

@@ -10,7 +10,7 @@ use crate::device::software::simd;
 use crate::error::{Error, Result};
 use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Input, Kernel, Output, RefTensor, Worker};
-use crate::quant::BlockType;
+use crate::quant::{BlockType, planar};
 use crate::tensor::{DType, Desc};
 use std::ops::Range;
 
@@ -46,10 +46,11 @@ impl Op for MatMul {
 
     fn supports(&self, inputs: &[Desc], output: &Desc) -> Result<(), String> {
         let (w, x) = (&inputs[0], &inputs[1]);
-        let quantized = w.dtype.is_quantized() && w.dtype != DType::Q8A;
+        let quantized = w.dtype.is_quantized() && !matches!(w.dtype, DType::Q8A | DType::Q8P);
         let pair = match x.dtype {
             DType::F32 => w.dtype.is_float() || quantized,
             DType::Q8A => quantized,
+            DType::Q8P => matches!(w.dtype, DType::Planar(_)),
             _ => false,
         };
         if !pair {
@@ -86,6 +87,7 @@ impl Op for MatMul {
         }
         let kind = match w.desc.dtype {
             DType::Packed(block) => Kind::Packed(block),
+            DType::Planar(block) => Kind::Planar(block),
             other => Kind::Blocks(other.block().unwrap_or(BlockType::Q8_0)),
         };
         if x.desc.dtype == DType::Q8A {
@@ -108,7 +110,12 @@ impl Op for MatMul {
         let (w, x, y) = (&call.inputs[0], &call.inputs[1], &call.output);
         let (k, m) = (w.desc.ne[0], x.desc.ne[1]);
         let [n, _, b2, b3] = y.desc.ne;
-        if w.desc.dtype.block().is_none() || x.desc.dtype != DType::F32 {
+        if let (DType::Planar(_), DType::Q8P) = (w.desc.dtype, x.desc.dtype) {
+            return super::mat_vec::shader(call);
+        }
+        if w.desc.dtype.block().is_none() && !matches!(w.desc.dtype, DType::Planar(_))
+            || x.desc.dtype != DType::F32
+        {
             return Err(format!("no GPU kernel for {} times {}", w.desc.dtype, x.desc.dtype));
         }
         let operands = |shader: Shader| {
@@ -130,7 +137,7 @@ impl Op for MatMul {
                 true => (4, "quad_w(row, q)", "dot(v, vec4<f32>(x[i], x[i + 1u], x[i + 2u], x[i + 3u]))"),
                 false => (1, "get_w(row + q)", "v * x[i]"),
             };
-            let shader = Shader::new("mat_vec", include_str!("mat_vec.wgsl"))
+            let shader = Shader::new("mat_vec", include_str!("mat_vec_plain.wgsl"))
                 .reductions(if call.limits.software { 16 } else { 64 })
                 .number("count", n * b2 * b3)
                 .number("n", n)
@@ -186,6 +193,8 @@ enum Kind {
     Packed(BlockType),
     /// As in a file; packed tile by tile on the way.
     Blocks(BlockType),
+    /// In planes; made into blocks on the way.
+    Planar(BlockType),
 }
 
 /// The operands of a product, x and the result as `cols` columns per batch.
@@ -296,16 +305,24 @@ impl Product {
                         stride,
                     )
                 }
-                Kind::Blocks(ty) => {
-                    let bytes = simd::tile_bytes(ty, k);
-                    let tile = worker.bytes(bytes);
+                Kind::Blocks(ty) | Kind::Planar(ty) => {
+                    let (bytes, row) = (simd::tile_bytes(ty, k), ty.row_bytes(k));
+                    let (tile, blocks) = worker.bytes(bytes + TILE * row).split_at_mut(bytes);
                     for first in rows.clone().step_by(TILE) {
                         let valid = TILE.min(n - first);
                         let from = w_at.add(first * w.nb[1]);
                         let len = (valid - 1) * w.nb[1] + w.dtype.row_bytes(k);
                         let from = std::slice::from_raw_parts(from, len);
-                        simd::pack_tile(ty, k, from, w.nb[1], valid, tile)
-                            .map_err(|e| Error::Kernel(e.to_string()))?;
+                        let packed = if let Kind::Planar(_) = self.kind {
+                            for (from, to) in from.chunks(w.nb[1]).zip(blocks.chunks_exact_mut(row)) {
+                                planar::decode_row(ty, k, &from[..w.dtype.row_bytes(k)], to)
+                                    .map_err(|e| Error::Kernel(e.to_string()))?;
+                            }
+                            simd::pack_tile(ty, k, &blocks[..valid * row], row, valid, tile)
+                        } else {
+                            simd::pack_tile(ty, k, from, w.nb[1], valid, tile)
+                        };
+                        packed.map_err(|e| Error::Kernel(e.to_string()))?;
                         let o_at = o_at.add(first);
                         if !simd::gemm_packed(
                             isa,
@@ -361,7 +378,7 @@ pub(super) fn cases() -> Vec<Case> {
     for block in BlockType::ALL.into_iter().filter(|b| !b.is_float()) {
         let natural = DType::of(block);
         let unit = natural.block_len();
-        for dtype in [natural, DType::Packed(block)] {
+        for dtype in [natural, DType::Packed(block), DType::Planar(block)] {
             let mut case = |w: Operand, x: Operand| cases.push(Case::new(MatMul, dtype, vec![w, x], integer));
             // One number alone: of one sign, so that nothing cancels.
             let positive = |dtype, ne: &[usize]| Operand::normal(dtype, ne).fill(Fill::Uniform(0.5, 1.5));
@@ -381,8 +398,19 @@ pub(super) fn cases() -> Vec<Case> {
             vec![Operand::normal(natural, &[unit, 9, 2]), f32(&[unit, 3, 4])],
             integer,
         ));
-        let large = Operand::normal(DType::Packed(block), &[1024, 1000]);
-        cases.push(Case::new(MatMul, DType::Packed(block), vec![large, f32(&[1024, 40])], integer));
+        for dtype in [DType::Packed(block), DType::Planar(block)] {
+            let large = Operand::normal(dtype, &[1024, 1000]);
+            cases.push(Case::new(MatMul, dtype, vec![large, f32(&[1024, 40])], integer));
+        }
+        // GPUs: both sides quantized.
+        let planar = DType::Planar(block);
+        for (blocks, n, m) in [(1, 1, 1), (2, 17, 1), (3, 40, 3), (9, 33, 8), (2, 5, 0)] {
+            let operands = vec![
+                Operand::normal(planar, &[blocks * unit, n]),
+                Operand::normal(DType::Q8P, &[blocks * unit, m]),
+            ];
+            cases.push(Case::new(MatMul, planar, operands, Tolerance::Nmse(1e-9)));
+        }
     }
     cases
 }

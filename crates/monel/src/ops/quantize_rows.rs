@@ -1,18 +1,58 @@
-//! Quantizing rows of activations to eight bits: the right-hand side of integer products (see `DType::Q8A`).
+//! Quantizing rows of activations to eight bits: the right-hand side of integer products.
 //!
-//! In blocks of 32: d = max|x| / 127, q = round(x / d). Inserted by the software device before products with quantized
-//! weights; part of no model's formula.
+//! In blocks of 32: d = max|x| / 127, q = round(x / d). Inserted by devices before products with quantized weights; part
+//! of no model's formula. CPUs take `DType::Q8A`, GPUs `DType::Q8P`.
 
 use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::device::software::simd;
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Kernel, RefTensor};
 use crate::tensor::{DType, Desc};
 
-/// x F32 `[k, rows..]`, k a multiple of 32, to Q8A of the same shape.
+/// Values that share a scale.
+const BLOCK: usize = 32;
+
+/// x F32 `[k, rows..]`, k a multiple of 32, to eight-bit rows of the same shape.
 #[derive(Clone, Copy, Debug)]
-pub struct QuantizeRows;
+pub struct QuantizeRows {
+    /// `Q8A` or `Q8P`.
+    pub to: DType,
+}
+
+/// One row to `Q8P`. `row` is exactly as long as the type says.
+pub(crate) fn quantize_q8p(x: &[f32], row: &mut [u8]) {
+    let (codes, scales) = row.split_at_mut(x.len());
+    scales.fill(0);
+    for ((x, codes), scale) in
+        x.chunks_exact(BLOCK).zip(codes.chunks_exact_mut(BLOCK)).zip(scales.chunks_exact_mut(8))
+    {
+        let largest = x.iter().fold(0.0f32, |m, x| if x.is_nan() { f32::NAN } else { m.max(x.abs()) });
+        let d = if largest.is_finite() { largest / 127.0 } else { f32::NAN };
+        // 127 / a subnormal overflows: such a block is all zeros at this precision.
+        let inverse = Some(127.0 / largest).filter(|i| i.is_finite()).unwrap_or(0.0);
+        let mut sum = 0.0;
+        for (code, x) in codes.iter_mut().zip(x) {
+            let steps = (x * inverse).round_ties_even();
+            *code = steps as i8 as u8;
+            sum += steps;
+        }
+        scale[..4].copy_from_slice(&d.to_le_bytes());
+        scale[4..].copy_from_slice(&(d * sum).to_le_bytes());
+    }
+}
+
+/// The values of a row of `Q8P`.
+pub(crate) fn q8p_values(row: &[u8], values: &mut [f64]) {
+    let (codes, scales) = row.split_at(values.len());
+    for ((values, codes), s) in
+        values.chunks_exact_mut(BLOCK).zip(codes.chunks_exact(BLOCK)).zip(scales.chunks_exact(8))
+    {
+        let d = f64::from(f32::from_le_bytes([s[0], s[1], s[2], s[3]]));
+        values.iter_mut().zip(codes).for_each(|(v, &c)| *v = d * f64::from(c as i8));
+    }
+}
 
 impl Op for QuantizeRows {
     fn name(&self) -> &'static str {
@@ -21,12 +61,15 @@ impl Op for QuantizeRows {
 
     fn output(&self, inputs: &[Desc]) -> Result<Desc> {
         match inputs {
-            [x] if x.dtype == DType::F32 => Desc::new(DType::Q8A, &x.ne),
+            [x] if x.dtype == DType::F32 => Desc::new(self.to, &x.ne),
             _ => Err(Error::shape("quantize_rows", format!("one F32 tensor, found {inputs:?}"))),
         }
     }
 
     fn supports(&self, inputs: &[Desc], output: &Desc) -> Result<(), String> {
+        if !matches!(self.to, DType::Q8A | DType::Q8P) {
+            return Err(format!("rows are quantized to Q8A or Q8P, found {}", self.to));
+        }
         if inputs[0].has_dense_rows() && output.is_contiguous() {
             return Ok(());
         }
@@ -42,12 +85,36 @@ impl Op for QuantizeRows {
     }
 
     fn kernels(&self, call: &Call<'_>) -> Vec<Kernel> {
-        let (x, out) = (call.inputs[0], call.output);
+        let (x, out, to) = (call.inputs[0], call.output, self.to);
         vec![Kernel::rows(x.desc.rows(), x.desc.nb[1], move |r, worker| {
             // SAFETY: row r belongs to item r.
             let row = unsafe { out.row_mut::<u8>(r) };
+            if to == DType::Q8P {
+                quantize_q8p(x.row(r), row);
+                return Ok(());
+            }
             simd::quantize_act_row(worker.isa, x.row(r), row).map_err(|e| Error::Kernel(e.to_string()))
         })]
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let (x, y) = (&call.inputs[0], &call.output);
+        if y.desc.dtype != DType::Q8P {
+            return Err(format!("{} is a layout of CPUs", y.desc.dtype));
+        }
+        let blocks = y.desc.ne[0] / BLOCK;
+        let count = y.desc.rows() * blocks;
+        let shader = Shader::new("quantize_rows", include_str!("quantize_rows.wgsl"))
+            .part(include_str!("../gpu/quantize.wgsl"))
+            .number("count", count)
+            .number("blocks", blocks)
+            .number("n1", y.desc.ne[1])
+            .number("n2", y.desc.ne[2])
+            .input("x", x)
+            .strides("x", x, true)
+            .output("y", y)
+            .strides("y", y, true);
+        Ok(vec![shader.items(count * 8, 64)?])
     }
 
     fn reference(&self, inputs: &[RefTensor], _: &Desc) -> RefTensor {
@@ -57,12 +124,15 @@ impl Op for QuantizeRows {
 
 pub(super) fn cases() -> Vec<Case> {
     // Half a step of 1/127 of each block's largest value: about 1e-5 of the energy of normal numbers.
-    let case = |x: Operand| Case::new(QuantizeRows, DType::F32, vec![x], Tolerance::Nmse(1e-4));
-    let mut cases: Vec<Case> = [&[32][..], &[64, 3], &[576, 2, 2], &[0, 4]]
-        .iter()
-        .map(|ne| case(Operand::normal(DType::F32, ne)))
-        .collect();
-    cases.push(case(Operand::normal(DType::F32, &[96, 4]).slice(0, 32, 64)));
-    cases.push(case(Operand::normal(DType::F32, &[64, 3]).fill(Fill::Uniform(1e-20, 1e-18))));
+    let case = |to, x: Operand| Case::new(QuantizeRows { to }, to, vec![x], Tolerance::Nmse(1e-4));
+    let mut cases = Vec::new();
+    for to in [DType::Q8A, DType::Q8P] {
+        for ne in [&[32][..], &[64, 3], &[576, 2, 2], &[0, 4], &[96, 5]] {
+            cases.push(case(to, Operand::normal(DType::F32, ne)));
+        }
+        cases.push(case(to, Operand::normal(DType::F32, &[96, 4]).slice(0, 32, 64)));
+        cases.push(case(to, Operand::normal(DType::F32, &[64, 3]).fill(Fill::Uniform(1e-20, 1e-18))));
+        cases.push(case(to, Operand::normal(DType::F32, &[64, 3]).fill(Fill::Values(vec![0.0; 192]))));
+    }
     cases
 }

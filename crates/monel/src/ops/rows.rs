@@ -41,7 +41,8 @@ impl Op for GetRows {
 
     fn supports(&self, inputs: &[Desc], output: &Desc) -> Result<(), String> {
         let table = &inputs[0];
-        let readable = table.dtype.block().is_some() || matches!(table.dtype, DType::Packed(_));
+        let readable =
+            table.dtype.block().is_some() || matches!(table.dtype, DType::Packed(_) | DType::Planar(_));
         if !readable || !table.has_dense_rows() {
             return Err(format!("a table of floats or blocks with dense rows, found {table}"));
         }
@@ -123,6 +124,8 @@ fn read_row(isa: Isa, table: &Input, [i1, i2, i3]: [usize; 3], out: &mut [f32]) 
         DType::F32 => out.copy_from_slice(table.row3(i1, i2, i3)),
         DType::F16 => simd::f16_to_f32(isa, table.row3(i1, i2, i3), out),
         DType::BF16 => simd::bf16_to_f32(isa, table.row3(i1, i2, i3), out),
+        DType::Planar(block) => quant::planar::dequantize_row(block, table.row3(i1, i2, i3), out)
+            .map_err(|e| Error::Kernel(e.to_string()))?,
         DType::Packed(block) => {
             // SAFETY: the span of a packed matrix is its bytes without gaps, readable while the step runs.
             let packed = unsafe { std::slice::from_raw_parts(table.ptr(), table.desc.span()) };
@@ -343,6 +346,9 @@ fn get_cases() -> Vec<Case> {
         if let Some(block) = dtype.block().filter(|_| dtype.is_quantized()) {
             let packed = DType::Packed(block);
             get(packed, Operand::normal(packed, &[n, 37]), ids(&[50], 37));
+            let planar = DType::Planar(block);
+            get(planar, Operand::normal(planar, &[n, 37]), ids(&[50], 37));
+            get(planar, Operand::normal(planar, &[n, 20]).slice(1, 5, 10), ids(&[12], 10));
         }
     }
     get(DType::F32, Operand::normal(DType::F32, &[0, 5]), ids(&[3], 5));

@@ -13,6 +13,7 @@ mod float;
 pub(crate) mod format;
 mod kquants;
 mod legacy;
+pub mod planar;
 #[cfg(test)]
 pub(crate) mod tests;
 

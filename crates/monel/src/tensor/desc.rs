@@ -115,7 +115,11 @@ impl Desc {
     /// The same elements in other dimensions. The tensor has to be contiguous.
     pub fn reshape(&self, dims: &[usize]) -> Result<Desc> {
         let to = Desc::new(self.dtype, dims)?;
-        if !self.is_contiguous() || matches!(self.dtype, DType::Packed(_)) && to.ne != self.ne {
+        let whole = self.dtype.has_whole_rows();
+        if !self.is_contiguous()
+            || whole && to.ne[0] != self.ne[0]
+            || matches!(self.dtype, DType::Packed(_)) && to.ne != self.ne
+        {
             return Err(Error::shape("reshape", format!("a contiguous tensor, found {self}")));
         }
         if to.elements() != self.elements() {
@@ -160,7 +164,7 @@ impl Desc {
         if !start.is_multiple_of(block) || dim == 0 && !len.is_multiple_of(block) {
             return Err(bad(format!("whole blocks of {block}, found {start} + {len}")));
         }
-        if dim == 0 && matches!(self.dtype, DType::Packed(_) | DType::Q8A) && len != self.ne[0] {
+        if dim == 0 && self.dtype.has_whole_rows() && len != self.ne[0] {
             return Err(bad(format!("rows of {} cannot be cut", self.dtype)));
         }
         let mut to = *self;

@@ -1,8 +1,9 @@
 //! Element types of tensors.
 //!
-//! The storage types are GGUF's, each under its own name, so a file's bytes are used as they are. Two more exist only
-//! inside the engine: `Packed`, a weight matrix rearranged once for the matrix kernels, and `Q8A`, a row of
-//! activations quantized to eight bits. Both are ordinary types: an op says which types it takes, and a copy converts.
+//! The storage types are GGUF's, each under its own name, so a file's bytes are used as they are. More exist only
+//! inside the engine: a weight matrix rearranged once for the matrix kernels (`Packed` on CPUs, `Planar` on GPUs), and
+//! rows of activations quantized to eight bits (`Q8A`, `Q8P`). All are ordinary types: an op says which types it takes,
+//! and a copy converts.
 
 use crate::quant::BlockType;
 use std::fmt;
@@ -28,6 +29,11 @@ pub enum DType {
     Packed(BlockType),
     /// Rows quantized to eight bits in blocks of 32 with f32 scales and sums: the right-hand side of integer products.
     Q8A,
+    /// A quantized matrix whose rows lie in planes (see `quant::planar`), without loss.
+    Planar(BlockType),
+    /// Rows quantized to eight bits in blocks of 32 for GPUs: all codes of a row, then an f32 scale and d times the sum
+    /// of the codes for each block, up to a multiple of 16 bytes.
+    Q8P,
 }
 
 impl DType {
@@ -86,8 +92,8 @@ impl DType {
     /// Elements in one block: rows are a whole number of blocks.
     pub fn block_len(self) -> usize {
         match self {
-            DType::Q8A => 32,
-            DType::Packed(b) => DType::of(b).block_len(),
+            DType::Q8A | DType::Q8P => 32,
+            DType::Packed(b) | DType::Planar(b) => DType::of(b).block_len(),
             DType::I32 | DType::I64 => 1,
             DType::F32 | DType::F16 | DType::BF16 => 1,
             DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 | DType::Q8_0 => 32,
@@ -111,6 +117,8 @@ impl DType {
             DType::Q6_K => 210,
             DType::Q8A => crate::device::software::simd::act_row_bytes(32),
             DType::Packed(b) => crate::device::software::simd::packed_bytes(b, self.block_len(), 16) / 16,
+            DType::Planar(b) => b.block_bytes(),
+            DType::Q8P => 40,
         }
     }
 
@@ -119,6 +127,8 @@ impl DType {
         match self {
             DType::Q8A => crate::device::software::simd::act_row_bytes(elements),
             DType::Packed(b) => crate::device::software::simd::packed_bytes(b, elements, 16) / 16,
+            DType::Planar(b) => crate::quant::planar::row_bytes(b, elements),
+            DType::Q8P => (elements / 32 * 40).next_multiple_of(16),
             _ => elements / self.block_len() * self.block_bytes(),
         }
     }
@@ -126,6 +136,11 @@ impl DType {
     /// Whether elements come in blocks that share a scale.
     pub fn is_quantized(self) -> bool {
         self.block_len() > 1
+    }
+
+    /// Whether rows of the type are whole: what a row's bytes mean depends on its length, so it cannot be cut.
+    pub fn has_whole_rows(self) -> bool {
+        matches!(self, DType::Packed(_) | DType::Planar(_) | DType::Q8A | DType::Q8P)
     }
 
     /// Whether the type holds real numbers one by one (F32, F16, BF16).
@@ -161,7 +176,9 @@ impl fmt::Display for DType {
             DType::Q5_K => "Q5_K",
             DType::Q6_K => "Q6_K",
             DType::Q8A => "Q8A",
+            DType::Q8P => "Q8P",
             DType::Packed(b) => return write!(f, "{}:r16", DType::of(*b)),
+            DType::Planar(b) => return write!(f, "{}:planar", DType::of(*b)),
         };
         f.pad(name)
     }

@@ -35,6 +35,7 @@ impl Tensor {
         }
         let align = match desc.dtype {
             DType::Q8A => 64,
+            DType::Planar(_) | DType::Q8P => 16,
             t if t.is_quantized() => 2,
             t => t.block_bytes(),
         };

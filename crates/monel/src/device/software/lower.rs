@@ -45,7 +45,7 @@ pub fn lower(graph: &Graph) -> Result<Option<Graph>> {
                     inputs[1] = match quantized.get(&inputs[1]) {
                         Some(&q) => q,
                         None => {
-                            let q = to.apply(QuantizeRows, &[inputs[1]])?;
+                            let q = to.apply(QuantizeRows { to: DType::Q8A }, &[inputs[1]])?;
                             // Only values that nothing overwrites may be shared.
                             if matches!(to.entry(to.resolve(inputs[1]).0).source, Source::Node(_)) {
                                 quantized.insert(inputs[1], q);

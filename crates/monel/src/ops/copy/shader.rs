@@ -14,9 +14,13 @@ pub(super) fn shader(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         ));
     }
     let Some(path) = Path::find(from, to) else { return Err(format!("no copy of {from} to {to}")) };
+    if let Path::ToPlanes(block) = path {
+        return super::planes::shader(call, block);
+    }
     let n = y.desc.ne[0];
     // What one invocation advances in the result, how many invocations a row takes, and what each does.
     let (step, steps, write) = match path {
+        Path::Same if to.has_whole_rows() => (1, to.row_bytes(n) / 4, "y[to] = x[row + at.x];".to_string()),
         Path::Same if to.is_quantized() => (1, to.row_bytes(n) / 2, "y[to] = x[row + at.x];".to_string()),
         Path::Same => (1, n, "y[to] = x[row + at.x * p.x0];".to_string()),
         Path::Numbers => (1, n, convert(from, to)),

@@ -1,0 +1,259 @@
+//! Matrix times a few columns on a GPU: one kernel for all weight types, with what comes before and after fused in.
+//!
+//! A row of the result is the work of some neighbouring invocations of a subgroup. Planar weights are multiplied as
+//! integers with activations in eight bits (`Q8P`), 32 values with one 16-byte load of codes; float weights in f32, eight
+//! values at a time. Several products of one input need no merging: without a barrier between them they overlap.
+
+use super::UnaryKind;
+use super::unary::wgsl;
+use crate::gpu::{Dispatch, GpuCall, Limits, Operand, Shader};
+use crate::quant::BlockType;
+use crate::tensor::DType;
+
+/// Columns that are made together.
+pub(crate) const MAX_COLUMNS: usize = 8;
+
+/// A product with what is fused into it. All operands are contiguous, weights have two dimensions.
+pub(crate) struct Product<'a> {
+    /// Weights `[k, n]`: planar, or floats.
+    pub w: &'a Operand,
+    /// A second matrix like `w`: the result is act(w x) times (w2 x).
+    pub gated: Option<(&'a Operand, UnaryKind)>,
+    /// Columns `[k, m]`: Q8P for planar weights, F32 for floats.
+    pub x: &'a Operand,
+    /// Added to each column: F32 `[n]`.
+    pub bias: Option<&'a Operand>,
+    /// Added to the result: F32 `[n, m]`.
+    pub residual: Option<&'a Operand>,
+    /// The result `[n, m]`: F32, or Q8P.
+    pub y: &'a Operand,
+}
+
+/// The weights of which [`Product::dispatch`] can make a product, and with which type of x.
+pub(crate) fn takes(w: &crate::tensor::Desc) -> Option<DType> {
+    if w.ne[2] * w.ne[3] != 1 || !w.is_contiguous() {
+        return None;
+    }
+    match w.dtype {
+        DType::Planar(_) => Some(DType::Q8P),
+        DType::F16 | DType::BF16 if w.ne[0].is_multiple_of(8) => Some(DType::F32),
+        DType::F32 if w.ne[0].is_multiple_of(8) => Some(DType::F32),
+        _ => None,
+    }
+}
+
+/// The product of a planar matrix with rows of eight bits.
+pub(super) fn shader(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+    let (w, x, y) = (&call.inputs[0], &call.inputs[1], &call.output);
+    let plain = Product { w, gated: None, x, bias: None, residual: None, y };
+    plain.dispatch(&call.limits).map(|d| vec![d])
+}
+
+impl Product<'_> {
+    /// The dispatch, or why there is none.
+    pub fn dispatch(&self, limits: &Limits) -> Result<Dispatch, String> {
+        let (w, x, y) = (self.w, self.x, self.y);
+        let (k, n, columns) = (w.desc.ne[0], w.desc.ne[1], x.desc.rows());
+        let all = [Some(x), Some(y), self.bias, self.residual, self.gated.map(|g| g.0)];
+        if takes(&w.desc) != Some(x.desc.dtype) || all.iter().flatten().any(|o| !o.desc.is_contiguous()) {
+            return Err(format!("no product of {} and {} for few columns", w.desc, x.desc));
+        }
+        if columns > MAX_COLUMNS {
+            return Err(format!("at most {MAX_COLUMNS} columns, found {columns}"));
+        }
+        let cols = columns.max(1);
+        let quantizes = y.desc.dtype == DType::Q8P;
+        // What an invocation takes at once: 32 quantized weights, or eight floats.
+        let steps = if let DType::Planar(_) = w.desc.dtype { k / 32 } else { k / 8 };
+        let lanes = (limits.subgroup as usize).min(steps.next_power_of_two()).max(1);
+        let threads = match (limits.software, quantizes) {
+            (true, false) => lanes,
+            (true, true) => lanes.max(8),
+            (false, true) if n <= 4096 => 1024.min(32 * lanes),
+            (false, true) => 256,
+            (false, false) => 128.max(lanes),
+        };
+        // Rows of a workgroup: what is quantized comes in blocks of 32.
+        let rows = if quantizes { 32.max(threads / lanes) } else { threads / lanes };
+        let mut shader = Shader::new("mat_vec", include_str!("mat_vec.wgsl"))
+            .define("THREADS", threads)
+            .define("COLS", cols)
+            .define("LANES", lanes)
+            .define("ROWS", rows)
+            .number("n", n);
+        let second = self.gated.map(|g| g.0);
+        shader = match w.desc.dtype {
+            DType::Planar(block) => planar(shader, limits, [lanes, cols], block, w, second, x),
+            _ => floats(shader, [lanes, cols], w, second, x)?,
+        };
+        let (mut epilogue, both) = (String::new(), second.is_some());
+        if let Some(bias) = self.bias {
+            shader = shader.input("bias", bias);
+            epilogue.push_str("v += bias[p.bias + row];\n");
+        }
+        if let Some((_, activation)) = self.gated {
+            shader = shader.part(include_str!("../gpu/functions.wgsl"));
+            epilogue.push_str(&format!("v = ({}) * up[c];\n", wgsl(activation)));
+        }
+        if let Some(residual) = self.residual {
+            shader = shader.input("rest", residual);
+            epilogue.push_str("v += rest[p.rest + c * p.n + row];\n");
+        }
+        let shader = shader
+            .define("EPILOGUE", epilogue)
+            .define("SECOND_SUM", match both {
+                true => format!("var up: array<f32, {cols}>;\n    for (var c = 0u; c < {cols}u; c++) {{ up[c] = 0.0; }}"),
+                false => String::new(),
+            })
+            .define("SECOND_REDUCE", match both {
+                true => format!("for (var c = 0u; c < {cols}u; c++) {{ up[c] += subgroupShuffleXor(up[c], o); }}"),
+                false => String::new(),
+            });
+        let shader = if quantizes {
+            // The rows of a workgroup meet in shared memory, and eight invocations quantize a block of them.
+            let words = y.desc.dtype.row_bytes(n) / 4;
+            shader
+                .part(include_str!("../gpu/quantize.wgsl"))
+                .raw("y", "read_write", "u32", y)
+                .number("words", words)
+                .define("SHARED", format!("var<workgroup> made: array<f32, {}>;", rows * cols))
+                .define("STORE", format!("made[c * {rows}u + thread / {lanes}u + r] = v;"))
+                .define(
+                    "QUANTIZE",
+                    format!(
+                        "workgroupBarrier();
+  for (var i = thread; i < {quads}u; i += {threads}u) {{
+    let c = i / {per_column}u;
+    let part = i % {per_column}u;
+    let q = quantize_block(vec4<f32>(made[4u * i], made[4u * i + 1u], made[4u * i + 2u], made[4u * i + 3u]));
+    let block = group_of(wg) * {blocks}u + part / 8u;
+    if block * 32u < p.n {{
+      let row = p.y + c * p.words;
+      y[row + block * 8u + part % 8u] = q.code;
+      let to = row + p.n / 4u + 2u * block;
+      if part % 8u == 0u {{ y[to] = bitcast<u32>(q.d); y[to + 1u] = bitcast<u32>(q.sum); }}
+      if part % 8u == 1u && to + 2u < row + p.words && block * 32u + 32u == p.n {{ y[to + 2u] = 0u; y[to + 3u] = 0u; }}
+    }}
+  }}",
+                        quads = rows * cols / 4,
+                        per_column = rows / 4,
+                        blocks = rows / 32,
+                    ),
+                )
+        } else {
+            shader
+                .output("y", y)
+                .define("SHARED", "")
+                .define("STORE", "y[p.y + c * p.n + row] = v;")
+                .define("QUANTIZE", "")
+        };
+        shader.groups(if columns == 0 { 0 } else { n.div_ceil(rows) })
+    }
+}
+
+/// Integer products.
+fn planar(
+    shader: Shader,
+    limits: &Limits,
+    [lanes, columns]: [usize; 2],
+    block: BlockType,
+    w: &Operand,
+    second: Option<&Operand>,
+    x: &Operand,
+) -> Shader {
+    let dot = match limits.dot4 {
+        true => include_str!("../gpu/dot4.wgsl"),
+        false => include_str!("../gpu/dot4_plain.wgsl"),
+    };
+    let group = match block {
+        BlockType::Q4_0 => include_str!("../gpu/group/q4_0.wgsl"),
+        BlockType::Q4_1 => include_str!("../gpu/group/q4_1.wgsl"),
+        BlockType::Q5_0 => include_str!("../gpu/group/q5_0.wgsl"),
+        BlockType::Q5_1 => include_str!("../gpu/group/q5_1.wgsl"),
+        BlockType::Q4_K => include_str!("../gpu/group/q4_k.wgsl"),
+        BlockType::Q5_K => include_str!("../gpu/group/q5_k.wgsl"),
+        BlockType::Q6_K => include_str!("../gpu/group/q6_k.wgsl"),
+        _ => include_str!("../gpu/group/q8_0.wgsl"),
+    };
+    let row = w.desc.dtype.row_bytes(w.desc.ne[0]) / 16;
+    let mut shader = shader
+        .part(dot)
+        .part(include_str!("../gpu/group.wgsl"))
+        .number("groups", w.desc.ne[0] / 32)
+        .number("row", row)
+        .number("column", x.desc.dtype.row_bytes(x.desc.ne[0]) / 16)
+        .raw("x4", "read", "vec4<u32>", x)
+        .raw("x2", "read", "vec2<f32>", x)
+        .raw("w4", "read", "vec4<u32>", w)
+        .raw("w1", "read", "u32", w)
+        .text(&group.replace("NAME", "w"));
+    let mut second_load = "";
+    let mut second_sum = "";
+    if let Some(up) = second {
+        shader = shader.raw("u4", "read", "vec4<u32>", up).raw("u1", "read", "u32", up);
+        shader = shader.text(&group.replace("NAME", "u"));
+        second_load = "let b = group_u(p.u4 + row * p.row, g);";
+        second_sum = "up[c] += dot_group(b, c0, c1, s);";
+    }
+    shader.define(
+        "PRODUCT",
+        format!(
+            "for (var g = inner; g < p.groups; g += {lanes}u) {{
+        let a = group_w(p.w4 + row * p.row, g);
+        {second_load}
+        for (var c = 0u; c < {columns}u; c++) {{
+          let at = p.x4 + c * p.column;
+          let c0 = x4[at + 2u * g];
+          let c1 = x4[at + 2u * g + 1u];
+          let s = x2[2u * (at + 2u * p.groups) + g];
+          sum[c] += dot_group(a, c0, c1, s);
+          {second_sum}
+        }}
+      }}"
+        ),
+    )
+}
+
+/// Products in f32 with eight weights at a time.
+fn floats(
+    shader: Shader,
+    [lanes, columns]: [usize; 2],
+    w: &Operand,
+    second: Option<&Operand>,
+    x: &Operand,
+) -> Result<Shader, String> {
+    let text = match w.desc.dtype {
+        DType::F16 => include_str!("../gpu/eight/f16.wgsl"),
+        DType::BF16 => include_str!("../gpu/eight/bf16.wgsl"),
+        DType::F32 => include_str!("../gpu/eight/f32.wgsl"),
+        other => return Err(format!("no eight values of {other} at once")),
+    };
+    let mut shader = shader
+        .number("steps", w.desc.ne[0] / 8)
+        .raw("x4", "read", "vec4<f32>", x)
+        .raw("w4", "read", "vec4<u32>", w)
+        .text("struct Eight { a: vec4<f32>, b: vec4<f32> }\n")
+        .text(&text.replace("NAME", "w"));
+    let (mut second_load, mut second_sum) = ("", "");
+    if let Some(up) = second {
+        shader = shader.raw("u4", "read", "vec4<u32>", up).text(&text.replace("NAME", "u"));
+        second_load = "let b = eight_u(p.u4, row * p.steps + q);";
+        second_sum = "up[c] += dot(b.a, xa) + dot(b.b, xb);";
+    }
+    Ok(shader.define(
+        "PRODUCT",
+        format!(
+            "for (var q = inner; q < p.steps; q += {lanes}u) {{
+        let a = eight_w(p.w4, row * p.steps + q);
+        {second_load}
+        for (var c = 0u; c < {columns}u; c++) {{
+          let at = p.x4 + 2u * (c * p.steps + q);
+          let xa = x4[at];
+          let xb = x4[at + 1u];
+          sum[c] += dot(a.a, xa) + dot(a.b, xb);
+          {second_sum}
+        }}
+      }}"
+        ),
+    ))
+}
