@@ -77,7 +77,7 @@ pub(super) fn scratch(inputs: &[Desc], output: &Desc) -> usize {
 /// The kernels, or `None` where the general one has to do it.
 pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Option<Result<Vec<Dispatch>, String>> {
     let (q, k, v) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
-    let subgroup = call.limits.subgroup_fixed.unwrap_or(call.limits.subgroup) as usize;
+    let subgroup = call.limits.subgroup_fixed? as usize;
     let division = Division::new(&q.desc, &k.desc, &v.desc)?;
     let rows = q.desc.ne[1] * q.desc.ne[3];
     if !subgroup.is_power_of_two() || !(8..=64).contains(&subgroup) || rows > 65_535 {
@@ -200,6 +200,7 @@ fn split(
     let cap = op.softcap.map(|_| "p.cap * tanh_f");
     shader = loops.define(shader, fast_q.is_some(), fast_k.map(|f| f.0), fast_v.map(|f| f.0), cap);
     let shader = shader
+        .full_subgroups()
         .define("THREADS", threads)
         .define("SUBGROUP", subgroup)
         .define("SUBGROUPS", subgroups)
@@ -214,7 +215,6 @@ fn split(
         .define("PER_PASS", per_pass)
         .define("PASS_VALUES", per_pass * value / 4)
         .define("VALUE4", value / 4);
-    let shader = if call.limits.subgroup_fixed.is_some() { shader.full_subgroups() } else { shader };
     shader.finish([division.splits as u32, (kv_heads * division.parts) as u32, (tokens * batches) as u32])
 }
 
