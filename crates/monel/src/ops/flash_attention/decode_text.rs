@@ -194,8 +194,7 @@ impl Loops {
             text.push(format!("let upper{mask} = (lane & {mask}u) != 0u;"));
             let next = |j: usize, h: usize| format!("f{mask}_{j}_{h}");
             for j in 0..half {
-                for h in 0..self.heads {
-                    let (a, b) = (&rows[j][h], &rows[j + half][h]);
+                for (h, (a, b)) in rows[j].iter().zip(&rows[j + half]).enumerate() {
                     text.push(format!(
                         "let {} = select({a}, {b}, upper{mask}) + subgroupShuffleXor(select({b}, {a}, upper{mask}), {mask}u);",
                         next(j, h)
