@@ -6,9 +6,9 @@
 //! trait in it and a line in `device/mod.rs`.
 
 use crate::error::{Error, Result};
-use crate::graph::Graph;
+use crate::graph::{Graph, Value};
 use crate::ops::Op;
-use crate::plan::Plan;
+use crate::plan::{Plan, Uses};
 use crate::tensor::{DType, Desc};
 use crate::trace::Trace;
 use std::any::Any;
@@ -234,6 +234,12 @@ pub trait Driver: Send + Sync {
     /// Rewrites a graph into the ops this device runs best, or `None` where nothing changes.
     fn lower(&self, _graph: &Graph) -> Result<Option<Graph>> {
         Ok(None)
+    }
+
+    /// The nodes that are best computed together with a node, in order and the node included; `None` for a device that
+    /// chains row-local ops instead. Called for each node that no earlier group holds.
+    fn fuse(&self, _graph: &Graph, _uses: &Uses, _first: Value) -> Option<Vec<Value>> {
+        None
     }
 
     /// Memory of a kind, zeroed. Fails with wanted and free bytes.

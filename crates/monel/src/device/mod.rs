@@ -11,6 +11,7 @@ pub(crate) mod staging;
 pub mod vulkan;
 
 mod encoders;
+mod lower;
 mod mapped;
 mod needs;
 mod select;
@@ -214,7 +215,9 @@ impl Device {
         let lowered = self.core.driver.lower(graph)?;
         let supports =
             |op: &dyn Op, inputs: &[Desc], output: &Desc| self.core.driver.supports(op, inputs, output);
+        let fuse = |graph: &Graph, uses: &plan::Uses, value| self.core.driver.fuse(graph, uses, value);
         let limits = Limits {
+            fuse: &fuse,
             device: &self.info().name,
             device_id: self.core.id,
             rates: &self.core.rates,

@@ -10,6 +10,7 @@
 //! where a tensor begins is an immediate. `docs/adding.md` tells how to write one.
 
 mod encode;
+pub mod fuse;
 mod shader;
 mod source;
 

@@ -30,6 +30,17 @@ pub struct Glu {
     pub kind: GluKind,
 }
 
+impl Glu {
+    /// The function of the gate.
+    pub(crate) fn activation(&self) -> UnaryKind {
+        match self.kind {
+            GluKind::Swiglu => UnaryKind::Silu,
+            GluKind::Geglu => UnaryKind::Gelu,
+            GluKind::Reglu => UnaryKind::Relu,
+        }
+    }
+}
+
 impl Op for Glu {
     fn name(&self) -> &'static str {
         "glu"
@@ -77,11 +88,6 @@ impl Op for Glu {
 
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         let (gate, up, y) = (&call.inputs[0], &call.inputs[1], &call.output);
-        let activation = match self.kind {
-            GluKind::Swiglu => UnaryKind::Silu,
-            GluKind::Geglu => UnaryKind::Gelu,
-            GluKind::Reglu => UnaryKind::Relu,
-        };
         let shader = Shader::new("glu", include_str!("glu.wgsl"))
             .part(include_str!("../gpu/functions.wgsl"))
             .number("count", y.desc.elements())
@@ -92,7 +98,7 @@ impl Op for Glu {
             .strides("up", up, true)
             .output("y", y)
             .strides("y", y, true)
-            .define("F", wgsl(activation));
+            .define("F", wgsl(self.activation()));
         Ok(vec![shader.items(y.desc.elements(), 128)?])
     }
 

@@ -69,7 +69,7 @@ impl Op for MatMul {
 
     fn scratch(&self, inputs: &[Desc], _: &Desc) -> usize {
         let (w, x) = (&inputs[0], &inputs[1]);
-        if w.dtype.is_quantized() && x.dtype == DType::F32 {
+        if w.dtype.is_quantized() && x.dtype != DType::Q8A {
             simd::act_row_bytes(x.ne[0]) * x.rows()
         } else {
             0
@@ -97,9 +97,15 @@ impl Op for MatMul {
         // SAFETY: the plan reserved this much for the op.
         let quantized = unsafe { Output::new(call.scratch.ptr(), desc) };
         let quantize = Kernel::rows(desc.rows(), x.desc.nb[1], move |r, worker| {
+            let isa = worker.isa;
             // SAFETY: row r belongs to item r.
             let row = unsafe { quantized.row_mut::<u8>(r) };
-            simd::quantize_act_row(worker.isa, x.row(r), row).map_err(|e| Error::Kernel(e.to_string()))
+            if x.desc.dtype == DType::Q8P {
+                let values = worker.floats(x.desc.ne[0]);
+                super::q8p_floats(x.row(r), values);
+                return simd::quantize_act_row(isa, values, row).map_err(|e| Error::Kernel(e.to_string()));
+            }
+            simd::quantize_act_row(isa, x.row(r), row).map_err(|e| Error::Kernel(e.to_string()))
         });
         // SAFETY: the same memory, written by the kernel before.
         let x = unsafe { Input::new(call.scratch.ptr(), desc) };
@@ -404,7 +410,7 @@ pub(super) fn cases() -> Vec<Case> {
         }
         // GPUs: both sides quantized.
         let planar = DType::Planar(block);
-        for (blocks, n, m) in [(1, 1, 1), (2, 17, 1), (3, 40, 3), (9, 33, 8), (2, 5, 0)] {
+        for (blocks, n, m) in [(1, 1, 1), (2, 17, 1), (3, 40, 3), (9, 33, 8), (2, 5, 0), (18, 1000, 1)] {
             let operands = vec![
                 Operand::normal(planar, &[blocks * unit, n]),
                 Operand::normal(DType::Q8P, &[blocks * unit, m]),

@@ -43,6 +43,17 @@ pub(crate) fn quantize_q8p(x: &[f32], row: &mut [u8]) {
     }
 }
 
+/// The values of a row of `Q8P` in f32.
+pub(crate) fn q8p_floats(row: &[u8], values: &mut [f32]) {
+    let (codes, scales) = row.split_at(values.len());
+    for ((values, codes), s) in
+        values.chunks_exact_mut(BLOCK).zip(codes.chunks_exact(BLOCK)).zip(scales.chunks_exact(8))
+    {
+        let d = f32::from_le_bytes([s[0], s[1], s[2], s[3]]);
+        values.iter_mut().zip(codes).for_each(|(v, &c)| *v = d * f32::from(c as i8));
+    }
+}
+
 /// The values of a row of `Q8P`.
 pub(crate) fn q8p_values(row: &[u8], values: &mut [f64]) {
     let (codes, scales) = row.split_at(values.len());

@@ -5,16 +5,18 @@
 //! chunks. Nothing here calls a device except to ask `supports`, so a plan can be tested and printed anywhere, and a
 //! device only has to turn steps into commands.
 //!
-//! Order of work: validate (E4) → chain row-local ops → find phases by data → place memory by lifetime in phases →
+//! Order of work: validate (E4) → join ops into steps → find phases by data → place memory by lifetime in phases →
 //! find barriers by byte ranges → cut into chunks (A2, A5).
 
 mod chunk;
 mod hazard;
+mod join;
 mod memory;
 mod rates;
 mod show;
 
 pub use hazard::{Hazards, Span};
+pub use join::{Uses, can_join};
 pub use memory::ALIGN as SCRATCH_ALIGN;
 pub use rates::{Estimate, Rates};
 
@@ -61,9 +63,11 @@ pub struct PlannedOp {
     pub temporary: Range<usize>,
     /// The value's name, for errors and timelines.
     pub name: String,
+    /// Whether the result is read outside of the step.
+    pub kept: bool,
 }
 
-/// One op, or a chain of row-local ops in which a thread takes each row through all of them.
+/// One op, or several: what the device fuses, or a chain of row-local ops in which a thread takes each row through all.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The ops in order.
@@ -115,12 +119,16 @@ pub struct Limits<'a> {
     /// Whether it computes an op with these operands.
     #[allow(clippy::type_complexity)]
     pub supports: &'a dyn Fn(&dyn Op, &[Desc], &Desc) -> Result<(), String>,
+    /// The nodes it computes together with a node (in order, the node included), or `None` to chain row-local ops.
+    #[allow(clippy::type_complexity)]
+    pub fuse: &'a dyn Fn(&Graph, &Uses, Value) -> Option<Vec<Value>>,
 }
 
 /// Makes a plan, or says which op or tensor stands in the way; nothing runs before it succeeds (contract E4).
 pub fn plan(graph: &Graph, limits: &Limits<'_>) -> Result<Plan> {
     validate(graph, limits)?;
-    let groups = chain(graph);
+    let uses = Uses::new(graph);
+    let groups = fused(graph, &uses, limits).unwrap_or_else(|| chain(graph));
     let (phases, last) = lifetimes(graph, &groups);
     let nodes: Vec<(Value, usize)> =
         groups.iter().zip(&phases).flat_map(|(g, &p)| g.iter().map(move |&v| (v, p))).collect();
@@ -181,7 +189,8 @@ pub fn plan(graph: &Graph, limits: &Limits<'_>) -> Result<Plan> {
             let updates = inputs.iter().any(|p| p.span() == output.span());
             access.add(&output, true, !updates && output.desc.is_contiguous());
             let name = graph.entry(value).name.clone();
-            ops.push(PlannedOp { op: node.op.clone(), inputs, output, temporary, name });
+            let kept = uses.kept(graph, group, value);
+            ops.push(PlannedOp { op: node.op.clone(), inputs, output, temporary, name, kept });
         }
         let barrier = hazards.conflict(&reads, &writes);
         if barrier {
@@ -225,6 +234,27 @@ fn validate(graph: &Graph, limits: &Limits<'_>) -> Result<()> {
         (limits.supports)(node.op.as_ref(), &inputs, output).map_err(refused)?;
     }
     Ok(())
+}
+
+/// The device's own groups, if it makes any.
+fn fused(graph: &Graph, uses: &Uses, limits: &Limits<'_>) -> Option<Vec<Vec<Value>>> {
+    let mut taken = vec![false; graph.entries().len()];
+    let mut groups: Vec<Vec<Value>> = Vec::new();
+    for (value, _) in graph.nodes() {
+        if taken[value.index()] {
+            continue;
+        }
+        let mut group = vec![value];
+        for next in (limits.fuse)(graph, uses, value)?.into_iter().skip(1) {
+            if taken[next.index()] || !can_join(graph, &group, next) {
+                break;
+            }
+            group.push(next);
+        }
+        group.iter().for_each(|v| taken[v.index()] = true);
+        groups.push(group);
+    }
+    Some(groups)
 }
 
 /// Groups consecutive row-local nodes that pass rows on to each other.

@@ -159,9 +159,6 @@ macro_rules! base_driver {
         }
 
         fn supports(&self, op: &dyn Op, inputs: &[Desc], output: &Desc) -> Result<(), String> {
-            if inputs.iter().any(|d| d.dtype == DType::Q8P) {
-                return Err("Q8P is a layout of GPUs".into());
-            }
             op.supports(inputs, output)
         }
 

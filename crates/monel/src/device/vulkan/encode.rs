@@ -9,6 +9,7 @@ use super::commands::{After, Before, Counted, DescriptorPool, GpuCommands, Kept,
 use super::memory::{GpuMemory, Use};
 use crate::device::driver::Memory as DriverMemory;
 use crate::error::{Error, Result};
+use crate::gpu::fuse::{self, Member};
 use crate::gpu::{Dispatch, FaultText, GpuCall, MAX_BINDINGS, Memory, Operand};
 use crate::plan::{Place, Plan, PlannedOp};
 use crate::tensor::{DType, Desc};
@@ -61,14 +62,12 @@ impl Shared {
                 phase = levels.len() - 1;
             }
             let mut level = phase;
-            for op in &step.ops {
-                for ready in collect.op(op)? {
-                    if levels.len() <= level {
-                        levels.push(Vec::new());
-                    }
-                    levels[level].push(ready);
-                    level += 1;
+            for ready in collect.step(&step.ops)? {
+                if levels.len() <= level {
+                    levels.push(Vec::new());
                 }
+                levels[level].push(ready);
+                level += 1;
             }
         }
         levels.retain(|level| !level.is_empty());
@@ -146,35 +145,52 @@ impl Shared {
 }
 
 impl Chunk<'_> {
-    /// The dispatches of an op that have something to do, with their memory.
-    fn op(&mut self, op: &PlannedOp) -> Result<Vec<Ready>> {
-        let temporary = Place {
-            buffer: None,
-            offset: op.temporary.start,
-            desc: Desc::new(DType::I32, &[op.temporary.len() / 4])?,
-        };
+    /// The dispatches of a step that have something to do, with their memory.
+    fn step(&mut self, ops: &[PlannedOp]) -> Result<Vec<Ready>> {
+        // The same bytes seen in the same way are one operand, so that fused kernels know what passes between ops.
+        let mut places: Vec<&Place> = Vec::new();
         let mut found = Vec::new();
-        let mut inputs = Vec::new();
-        for (i, place) in op.inputs.iter().enumerate() {
-            let (operand, buffer) = self.operand(place, Memory::Input(i))?;
-            inputs.push(operand);
-            found.push((Memory::Input(i), buffer));
+        let mut members = Vec::new();
+        for op in ops {
+            let mut operand = |place| {
+                let number = places.iter().position(|p| same(p, place)).unwrap_or(places.len());
+                let (operand, buffer) = self.operand(place, Memory::Input(number))?;
+                if number == places.len() {
+                    places.push(place);
+                    found.push((Memory::Input(number), buffer));
+                }
+                Ok::<_, Error>(operand)
+            };
+            let inputs = op.inputs.iter().map(&mut operand).collect::<Result<Vec<_>>>()?;
+            let output = operand(&op.output)?;
+            let desc = Desc::new(DType::I32, &[op.temporary.len() / 4])?;
+            let temporary = Place { buffer: None, offset: op.temporary.start, desc };
+            let (scratch, buffer) = self.operand(&temporary, Memory::Scratch)?;
+            if buffer.is_some() {
+                found.push((Memory::Scratch, buffer));
+            }
+            members.push(Member { op: op.op.as_ref(), inputs, output, scratch, kept: op.kept });
         }
-        let (output, buffer) = self.operand(&op.output, Memory::Output)?;
-        found.push((Memory::Output, buffer));
-        let (scratch, buffer) = self.operand(&temporary, Memory::Scratch)?;
-        found.push((Memory::Scratch, buffer));
-        let call = GpuCall { inputs: &inputs, output, scratch, limits: self.shared.gpu.limits() };
-        let dispatches = op.op.shader(&call).map_err(|reason| Error::Unsupported {
+        let limits = self.shared.gpu.limits();
+        let made = match members.as_slice() {
+            [Member { op, inputs, output, scratch, .. }] => {
+                op.shader(&GpuCall { inputs, output: *output, scratch: *scratch, limits })
+            }
+            members => fuse::shader(members, &limits),
+        };
+        let names: Vec<String> = ops
+            .iter()
+            .map(|op| match op.name.as_str() {
+                "" => op.op.name().to_string(),
+                name => format!("{} {name}", op.op.name()),
+            })
+            .collect();
+        let dispatches = made.map_err(|reason| Error::Unsupported {
             device: self.shared.gpu.adapter.name.clone(),
-            op: format!("{:?}", op.op),
+            op: ops.iter().map(|op| format!("{:?}", op.op)).collect::<Vec<_>>().join(", "),
             reason,
         })?;
-        let label = if op.name.is_empty() {
-            op.op.name().to_string()
-        } else {
-            format!("{} {}", op.op.name(), op.name)
-        };
+        let label = names.join(" + ");
         let mut list = Vec::new();
         for dispatch in dispatches.into_iter().filter(|d| !d.groups.contains(&0)) {
             list.push(self.ready(dispatch, &found, &label)?);
@@ -246,6 +262,11 @@ impl Chunk<'_> {
         }
         Ok(Ready { dispatch, buffers })
     }
+}
+
+fn same(a: &Place, b: &Place) -> bool {
+    let memory = |p: &Place| p.buffer.as_ref().map_or(0, crate::buffer::Buffer::id);
+    memory(a) == memory(b) && a.offset == b.offset && a.desc == b.desc
 }
 
 /// Descriptor sets of a chunk.

@@ -32,8 +32,9 @@ use super::driver::{Commands, Driver, Info, Job, Memory, MemoryInfo, Sink, Stora
 use super::{Counts, Device, DeviceKind, Listing, Settings};
 use crate::error::{Error, Result};
 use crate::gpu::{GpuCall, Memory as Which, Operand};
-use crate::ops::Op;
-use crate::plan::{Plan, Rates};
+use crate::graph::{Graph, Value};
+use crate::ops::{Op, mat_vec};
+use crate::plan::{Plan, Rates, Uses};
 use crate::tensor::{DType, Desc};
 use adapter::Adapter;
 use commands::{BufferPool, Faults};
@@ -235,6 +236,29 @@ impl Driver for Vulkan {
             limits: self.shared.gpu.limits(),
         };
         op.shader(&call).map(|_| ())
+    }
+
+    fn weight_type(&self, dtype: DType, ne: [usize; 4]) -> DType {
+        match dtype.block() {
+            Some(block) if dtype.is_quantized() && ne[2] == 1 && ne[3] == 1 => DType::Planar(block),
+            _ => dtype,
+        }
+    }
+
+    fn lower(&self, graph: &Graph) -> Result<Option<Graph>> {
+        let quantizes = |w: &Desc, x: &Desc| {
+            matches!(w.dtype, DType::Planar(_))
+                && x.dtype == DType::F32
+                && x.has_dense_rows()
+                && w.ne[2] * w.ne[3] == 1
+                && w.is_contiguous()
+                && x.rows() <= mat_vec::MAX_COLUMNS
+        };
+        super::lower::lower(graph, DType::Q8P, quantizes)
+    }
+
+    fn fuse(&self, graph: &Graph, uses: &Uses, first: Value) -> Option<Vec<Value>> {
+        Some(crate::gpu::fuse::find(graph, uses, first, &self.shared.gpu.limits()))
     }
 
     fn allocate(&self, storage: Storage, bytes: usize) -> Result<Arc<dyn Memory>> {

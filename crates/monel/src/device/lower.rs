@@ -1,0 +1,57 @@
+//! Lowering: quantizing made explicit.
+//!
+//! A product with quantized weights is an integer product on most devices, so its right-hand side is quantized first, by
+//! an op of its own: planned, joined to the op before it, and shared by all products of the same value (q, k and v; gate
+//! and up).
+
+use crate::error::Result;
+use crate::graph::{Graph, Source, Value};
+use crate::ops::{MatMul, QuantizeRows};
+use crate::tensor::{DType, Desc};
+use std::any::Any;
+use std::collections::HashMap;
+
+/// The graph with quantizing made explicit, or `None` if there is nothing to change.
+/// `quantizes` says for which weights and x, both as they are in the graph.
+pub fn lower(
+    graph: &Graph,
+    to_type: DType,
+    quantizes: impl Fn(&Desc, &Desc) -> bool,
+) -> Result<Option<Graph>> {
+    let is_product = |node: &crate::graph::Node| {
+        let op: &dyn Any = node.op.as_ref();
+        op.is::<MatMul>() && quantizes(graph.desc(node.inputs[0]), graph.desc(node.inputs[1]))
+    };
+    if !graph.nodes().any(|(_, n)| is_product(n)) {
+        return Ok(None);
+    }
+    let mut to = Graph::new(graph.name());
+    let mut map: Vec<Value> = Vec::with_capacity(graph.entries().len());
+    let mut quantized: HashMap<Value, Value> = HashMap::new();
+    for entry in graph.entries() {
+        let value = match &entry.source {
+            Source::Leaf(tensor) => to.leaf(tensor),
+            Source::View { of, offset } => to.view_as(map[of.index()], *offset, entry.desc)?,
+            Source::Node(node) => {
+                let mut inputs: Vec<Value> = node.inputs.iter().map(|v| map[v.index()]).collect();
+                if is_product(node) {
+                    inputs[1] = match quantized.get(&inputs[1]) {
+                        Some(&q) => q,
+                        None => {
+                            let q = to.apply(QuantizeRows { to: to_type }, &[inputs[1]])?;
+                            // Only values that nothing overwrites may be shared.
+                            if matches!(to.entry(to.resolve(inputs[1]).0).source, Source::Node(_)) {
+                                quantized.insert(inputs[1], q);
+                            }
+                            q
+                        }
+                    };
+                }
+                to.apply_arc(node.op.clone(), &inputs, node.place.map(|p| map[p.index()]))?
+            }
+        };
+        to.set_name(value, entry.name.clone());
+        map.push(value);
+    }
+    Ok(Some(to))
+}
