@@ -67,9 +67,10 @@ impl ModelFile {
         let ModelFile { gguf, architecture, hyper, opened } = self;
         let metadata = gguf.metadata();
         let stream: Stream = device.stream();
+        let vocabulary = gguf.require_tensor("token_embd.weight")?.dims[1] as usize;
         // The vocabulary is read while the device repacks weights: both take tens of milliseconds.
         let (tokenizer, weights) = std::thread::scope(|scope| {
-            let tokenizer = scope.spawn(|| Tokenizer::from_gguf(metadata));
+            let tokenizer = scope.spawn(move || Tokenizer::of_model(metadata, vocabulary));
             let weights = Weights::load(&gguf, &stream, architecture, hyper, progress);
             (tokenizer.join(), weights)
         });

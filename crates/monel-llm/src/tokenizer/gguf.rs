@@ -43,6 +43,35 @@ impl Tokenizer {
     pub fn from_gguf(metadata: &Metadata) -> Result<Tokenizer, TokenizerError> {
         Tokenizer::new(&VocabSource::from_gguf(metadata)?)
     }
+
+    /// The same for a model of `vocabulary` tokens: a file that says it has no vocabulary (`none`, `no_vocab`) gets a
+    /// tokenizer that shows ids as `[id]` and reads no text.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_gguf`].
+    pub fn of_model(metadata: &Metadata, vocabulary: usize) -> Result<Tokenizer, TokenizerError> {
+        match metadata.get_str("tokenizer.ggml.model")? {
+            Some("none" | "no_vocab") => Tokenizer::ids_only(vocabulary),
+            _ => Tokenizer::from_gguf(metadata),
+        }
+    }
+}
+
+impl Tokenizer {
+    /// Tokens without text, for models that come without a vocabulary.
+    fn ids_only(vocabulary: usize) -> Result<Tokenizer, TokenizerError> {
+        let names: Vec<String> = (0..vocabulary).map(|id| format!("[{id}]")).collect();
+        let mut tokenizer = Tokenizer::new(&VocabSource {
+            model: "llama",
+            tokens: names.iter().map(String::as_bytes).collect(),
+            scores: Some(vec![0.0; vocabulary]),
+            add_bos: Some(false),
+            add_space_prefix: Some(false),
+            ..VocabSource::default()
+        })?;
+        tokenizer.warn("the model file has no vocabulary: ids are shown as [id], and prompts are given by --ids");
+        Ok(tokenizer)
+    }
 }
 
 impl From<monel_gguf::Error> for TokenizerError {

@@ -173,6 +173,10 @@ impl Tokenizer {
         })
     }
 
+    pub(crate) fn warn(&mut self, what: &str) {
+        self.warnings.push(what.to_owned());
+    }
+
     /// Number of tokens; ids go from 0 to one below it.
     pub fn len(&self) -> usize {
         self.vocab.len()
