@@ -77,11 +77,11 @@ pub fn can_join(graph: &Graph, group: &[Value], node: Value) -> bool {
 mod tests {
     use super::*;
     use crate::tensor::DType;
-    use crate::{Device, SoftwareOptions};
+    use crate::device::software;
 
     #[test]
     fn nodes_move_over_what_does_not_concern_them() {
-        let device = Device::software(&SoftwareOptions::default()).unwrap();
+        let device = software::create(&software::Options::default()).unwrap();
         let x = device.tensor(DType::F32, &[4]).unwrap();
         let y = device.tensor(DType::F32, &[4]).unwrap();
         let mut g = Graph::new("join");

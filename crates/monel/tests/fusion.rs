@@ -1,0 +1,264 @@
+//! Fused steps compute what the ops say: the same graph on a Vulkan device, which fuses, and on the software device,
+//! which does not, from the same numbers.
+
+use monel::device::{software, vulkan};
+use monel::ops::{Glu, GluKind, QuantizeRows};
+use monel::{DType, Device, Graph, Tensor, Value};
+
+/// A Vulkan device, or why the test is skipped. With `MONEL_REQUIRE_VULKAN` set there has to be one.
+fn gpu() -> Option<Device> {
+    match vulkan::open(&vulkan::Options::default()) {
+        Ok(device) => Some(device),
+        Err(e) if std::env::var_os("MONEL_REQUIRE_VULKAN").is_none() => {
+            println!("skipped: {e}");
+            None
+        }
+        Err(e) => panic!("MONEL_REQUIRE_VULKAN is set and there is no Vulkan device: {e}"),
+    }
+}
+
+fn cpu() -> Device {
+    software::create(&software::Options::default()).unwrap()
+}
+
+/// Numbers from -1 to 1, different for each seed.
+fn numbers(seed: u32, count: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1u32 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// The same graph on one device after the other.
+struct Rig {
+    device: Device,
+    keep: Vec<Tensor>,
+    seed: u32,
+    graph: Graph,
+}
+
+impl Rig {
+    fn new(device: &Device) -> Rig {
+        Rig { device: device.clone(), keep: Vec::new(), seed: 0, graph: Graph::new("fusion") }
+    }
+
+    fn upload(&mut self, dtype: DType, ne: &[usize]) -> Tensor {
+        self.seed += 1;
+        let stream = self.device.stream();
+        let floats = self.device.tensor(DType::F32, ne).unwrap();
+        let bytes: Vec<u8> =
+            numbers(self.seed, ne.iter().product()).iter().flat_map(|x| x.to_le_bytes()).collect();
+        drop(stream.upload(&floats, &bytes).unwrap());
+        if dtype == DType::F32 {
+            return floats;
+        }
+        // Blocks are made by the device's own copies, planes from blocks.
+        let mut graph = Graph::new("fill");
+        let mut value = graph.leaf(&floats);
+        let natural = match dtype {
+            DType::Planar(block) => DType::of(block),
+            other => other,
+        };
+        let mut result = floats;
+        for to in [natural, dtype] {
+            if result.desc().dtype != to {
+                result = self.device.tensor(to, ne).unwrap();
+                let place = graph.leaf(&result);
+                value = graph.copy_into(value, place).unwrap();
+            }
+        }
+        stream.run(&graph).unwrap();
+        result
+    }
+
+    fn leaf(&mut self, dtype: DType, ne: &[usize]) -> Value {
+        let tensor = self.upload(dtype, ne);
+        let value = self.graph.leaf(&tensor);
+        self.keep.push(tensor);
+        value
+    }
+
+    /// Weights as the device keeps them.
+    fn weights(&mut self, dtype: DType, ne: &[usize]) -> Value {
+        let dtype = self.device.weight_type(dtype, [ne[0], ne[1], 1, 1]);
+        match dtype {
+            DType::Packed(block) => self.leaf(DType::of(block), ne),
+            dtype => self.leaf(dtype, ne),
+        }
+    }
+
+    /// Runs the graph and reads these results; how many ops its largest step has.
+    fn run(mut self, results: &[Value]) -> (Vec<Vec<f32>>, usize) {
+        let mut places = Vec::new();
+        for &value in results {
+            let tensor = self.device.tensor(DType::F32, &self.graph.desc(value).ne).unwrap();
+            let place = self.graph.leaf(&tensor);
+            self.graph.copy_into(value, place).unwrap();
+            places.push(tensor);
+        }
+        let largest = self.device.plan(&self.graph).unwrap().steps.iter().map(|s| s.ops.len()).max();
+        let stream = self.device.stream();
+        stream.run(&self.graph).unwrap();
+        let read = |t: &Tensor| {
+            let bytes = stream.download(t).unwrap().wait().unwrap();
+            bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+        };
+        (places.iter().map(read).collect(), largest.unwrap_or(0))
+    }
+}
+
+/// Both devices run what `build` builds; results agree to `tolerance` of their size, and the GPU fused `ops` ops.
+fn compare(what: &str, tolerance: f64, ops: usize, build: impl Fn(&mut Rig) -> Vec<Value>) {
+    let Some(gpu) = gpu() else { return };
+    let run = |device: &Device| {
+        let mut rig = Rig::new(device);
+        let results = build(&mut rig);
+        rig.run(&results)
+    };
+    let (found, largest) = run(&gpu);
+    let (expected, _) = run(&cpu());
+    assert_eq!(largest, ops, "{what}: ops in the largest step");
+    for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        let size: f64 = expected.iter().map(|x| f64::from(*x).powi(2)).sum();
+        let off: f64 = found.iter().zip(expected).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+        assert!(
+            size > 0.0 && (off / size).sqrt() < tolerance,
+            "{what}, result {i}: off by {}",
+            (off / size).sqrt()
+        );
+    }
+}
+
+/// Codes that fall to the other side of a rounding differ by one of 127; few do.
+const CODES: f64 = 2e-3;
+
+#[test]
+fn products_with_bias_and_residual() {
+    for dtype in [
+        DType::Q4_0,
+        DType::Q4_1,
+        DType::Q5_0,
+        DType::Q5_1,
+        DType::Q8_0,
+        DType::Q4_K,
+        DType::Q5_K,
+        DType::Q6_K,
+    ] {
+        for (n, m) in [(96, 1), (33, 3), (64, 8)] {
+            compare(&format!("{dtype} {n} {m}"), CODES, 3, |rig| {
+                let (w, x) = (rig.weights(dtype, &[512, n]), rig.leaf(DType::F32, &[512, m]));
+                let (bias, rest) = (rig.leaf(DType::F32, &[n]), rig.leaf(DType::F32, &[n, m]));
+                let y = rig.graph.mat_mul(w, x).unwrap();
+                let y = rig.graph.add(y, bias).unwrap();
+                vec![rig.graph.add(rest, y).unwrap()]
+            });
+        }
+    }
+    for dtype in [DType::F16, DType::BF16, DType::F32] {
+        compare(&format!("{dtype}"), 1e-5, 2, |rig| {
+            let (w, x) = (rig.weights(dtype, &[264, 70]), rig.leaf(DType::F32, &[264, 2]));
+            let rest = rig.leaf(DType::F32, &[70, 2]);
+            let y = rig.graph.mat_mul(w, x).unwrap();
+            vec![rig.graph.add(y, rest).unwrap()]
+        });
+    }
+}
+
+#[test]
+fn a_result_that_others_read_is_not_lost() {
+    compare("kept", CODES, 2, |rig| {
+        let (w, x) = (rig.weights(DType::Q8_0, &[64, 64]), rig.leaf(DType::F32, &[64, 1]));
+        let rest = rig.leaf(DType::F32, &[64, 1]);
+        let y = rig.graph.mat_mul(w, x).unwrap();
+        let z = rig.graph.add(y, rest).unwrap();
+        let twice = rig.graph.scale(z, 2.0, 0.0).unwrap();
+        vec![z, twice]
+    });
+    compare("kept between", CODES, 1, |rig| {
+        let (w, x) = (rig.weights(DType::Q8_0, &[64, 64]), rig.leaf(DType::F32, &[64, 1]));
+        let rest = rig.leaf(DType::F32, &[64, 1]);
+        let y = rig.graph.mat_mul(w, x).unwrap();
+        vec![y, rig.graph.add(y, rest).unwrap()]
+    });
+}
+
+#[test]
+fn gated_units_quantize_for_the_next_product() {
+    for kind in [GluKind::Swiglu, GluKind::Geglu, GluKind::Reglu] {
+        for (dtype, m) in [(DType::Q4_K, 1), (DType::Q6_K, 2), (DType::Q8_0, 8), (DType::Q4_1, 1)] {
+            compare(&format!("{kind:?} {dtype} {m}"), CODES, 4, |rig| {
+                let x = rig.leaf(DType::F32, &[256, m]);
+                // What nothing overwrites is quantized once for both.
+                let x = rig.graph.rms_norm(x, None, 1e-6).unwrap();
+                let (gate, up) = (rig.weights(dtype, &[256, 768]), rig.weights(dtype, &[256, 768]));
+                let down = rig.weights(dtype, &[768, 256]);
+                let gate = rig.graph.mat_mul(gate, x).unwrap();
+                let up = rig.graph.mat_mul(up, x).unwrap();
+                let y = rig.graph.apply(Glu { kind }, &[gate, up]).unwrap();
+                vec![rig.graph.mat_mul(down, y).unwrap()]
+            });
+        }
+    }
+    compare("floats", 1e-5, 3, |rig| {
+        let x = rig.leaf(DType::F32, &[256, 1]);
+        let (gate, up) = (rig.weights(DType::F16, &[256, 70]), rig.weights(DType::F16, &[256, 70]));
+        let gate = rig.graph.mat_mul(gate, x).unwrap();
+        let up = rig.graph.mat_mul(up, x).unwrap();
+        vec![rig.graph.glu(GluKind::Swiglu, gate, up).unwrap()]
+    });
+}
+
+#[test]
+fn chains_of_rows() {
+    for (n, m) in [(32, 1), (576, 5), (640, 1), (4096, 2), (96, 40)] {
+        // After attention in Gemma 3: norm, residual, norm, and eight bits for the products.
+        compare(&format!("post norm {n} {m}"), 1e-5, 3, |rig| {
+            let (y, x) = (rig.leaf(DType::F32, &[n, m]), rig.leaf(DType::F32, &[n, m]));
+            let (a, b) = (rig.leaf(DType::F32, &[n]), rig.leaf(DType::F32, &[n]));
+            let y = rig.graph.rms_norm(y, Some(a), 1e-6).unwrap();
+            let x = rig.graph.add(x, y).unwrap();
+            vec![x, rig.graph.rms_norm(x, Some(b), 1e-6).unwrap()]
+        });
+        // Many columns are multiplied in floats, on the CPU in eight bits.
+        let (tolerance, ops) = if m > 8 { (2e-2, 1) } else { (CODES, 2) };
+        compare(&format!("eight bits {n} {m}"), tolerance, ops, |rig| {
+            let (x, a) = (rig.leaf(DType::F32, &[n, m]), rig.leaf(DType::F32, &[n]));
+            let w = rig.weights(DType::Q8_0, &[n, 20]);
+            let x = rig.graph.rms_norm(x, Some(a), 1e-6).unwrap();
+            vec![rig.graph.mat_mul(w, x).unwrap()]
+        });
+    }
+}
+
+#[test]
+fn rows_that_overflow_when_squared_are_normed() {
+    compare("large", 1e-5, 2, |rig| {
+        let (x, y) = (rig.leaf(DType::F32, &[64, 2]), rig.leaf(DType::F32, &[64, 2]));
+        let x = rig.graph.scale(x, 1e25, 0.0).unwrap();
+        let x = rig.graph.add(x, y).unwrap();
+        vec![rig.graph.rms_norm(x, None, 1e-6).unwrap()]
+    });
+}
+
+#[test]
+fn quantized_rows_are_the_cpu_s() {
+    let Some(gpu) = gpu() else { return };
+    for (n, m) in [(32, 1), (96, 3), (576, 7)] {
+        let run = |device: &Device| {
+            let mut rig = Rig::new(device);
+            let x = rig.leaf(DType::F32, &[n, m]);
+            let rows = rig.device.tensor(DType::Q8P, &[n, m]).unwrap();
+            let place = rig.graph.leaf(&rows);
+            rig.graph.apply_into(QuantizeRows { to: DType::Q8P }, &[x], place).unwrap();
+            let stream = rig.device.stream();
+            stream.run(&rig.graph).unwrap();
+            stream.download(&rows).unwrap().wait().unwrap()
+        };
+        let (a, b) = (run(&gpu), run(&cpu()));
+        let different = a.iter().zip(&b).filter(|(a, b)| a != b).count();
+        // The last bit of a scale, and codes that it turns.
+        assert!(a.len() == b.len() && different * 20 < a.len(), "{n} {m}: {different} of {} bytes", a.len());
+    }
+}
