@@ -97,6 +97,9 @@ pub struct GpuCall<'a> {
     pub scratch: Operand,
     /// What kernels may count on.
     pub limits: Limits,
+    /// Of `get_rows` and `set_rows` when their table is larger than a kernel can bind: which row of the whole is the
+    /// first of the operand's, and how many rows the whole has. Rows outside are for other dispatches.
+    pub window: Option<(usize, usize)>,
 }
 
 /// A kernel to run.

@@ -79,13 +79,15 @@ impl Op for GetRows {
             false => (1, "y[to] = get_table(row + at.x);"),
         };
         let [n, m, b2, _] = y.desc.ne;
-        let rows = table.desc.ne[1];
+        let (first, rows) = call.window.unwrap_or((0, table.desc.ne[1]));
         let shader = Shader::new("get_rows", include_str!("get_rows.wgsl"))
             .number("count", y.desc.elements() / step)
             .number("steps", n / step)
             .number("m1", m)
             .number("m2", b2)
             .number("rows", rows)
+            .number("first", first)
+            .number("seen", table.desc.ne[1])
             .input("table", table)
             .strides("table", table, true)
             .input("ids", ids)
@@ -230,7 +232,7 @@ impl Op for SetRows {
             }
             _ => "fn load_id(i: u32) -> u32 { return u32(ids[i]); }",
         };
-        let rows = y.desc.ne[1];
+        let (first, rows) = call.window.unwrap_or((0, y.desc.ne[1]));
         let mut shader = Shader::new("set_rows", include_str!("set_rows.wgsl"))
             .number("count", x.desc.rows())
             .number("steps", steps)
@@ -240,6 +242,8 @@ impl Op for SetRows {
             .number("c2", ids.desc.ne[1])
             .number("c3", ids.desc.ne[2])
             .number("rows", rows)
+            .number("first", first)
+            .number("seen", y.desc.ne[1])
             .input("x", x)
             .strides("x", x, true)
             .input("ids", ids)

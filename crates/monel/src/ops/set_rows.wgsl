@@ -19,8 +19,10 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) l
     if li == 0u { fault(id); }
     return;
   }
-  if atomicLoad(&later) != 0u { return; }
+  // Rows before and behind what this dispatch sees are for others.
+  let seen = id - p.first;
+  if atomicLoad(&later) != 0u || seen >= p.seen { return; }
   let start = p.x + at.x * p.x1 + at.y * p.x2 + at.z * p.x3;
-  let to = p.y + id * p.y1 + at.y * p.y2 + at.z * p.y3;
+  let to = p.y + seen * p.y1 + at.y * p.y2 + at.z * p.y3;
   for (var i = li; i < p.steps; i += $THREADSu) { $WRITE }
 }

@@ -31,8 +31,29 @@ pub struct Adapter {
     pub used: Result<Used, Vec<String>>,
     /// Addresses of host memory that can be imported are multiples of this.
     pub host_alignment: u64,
+    /// Bits of a timestamp.
+    pub timestamp_bits: u32,
     /// The extension for calibrated timestamps is the multi-vendor one, not yet Khronos'.
     pub calibrated_ext: bool,
+}
+
+/// What tests take away from devices, so that every way round an absence runs on a device that has everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forced {
+    /// Names of features that count as missing, separated by commas (`MONEL_VULKAN_WITHOUT`).
+    pub without: String,
+    /// Bytes that a binding reaches, at least 64 KiB (`MONEL_VULKAN_MAX_RANGE`).
+    pub max_range: Option<u32>,
+}
+
+impl Default for Forced {
+    /// What the environment says.
+    fn default() -> Forced {
+        Forced {
+            without: std::env::var("MONEL_VULKAN_WITHOUT").unwrap_or_default(),
+            max_range: std::env::var("MONEL_VULKAN_MAX_RANGE").ok().and_then(|v| v.parse().ok()),
+        }
+    }
 }
 
 impl Adapter {
@@ -43,7 +64,7 @@ impl Adapter {
 }
 
 impl Instance {
-    pub(super) fn adapter(&self, index: usize, raw: vk::PhysicalDevice) -> Adapter {
+    pub(super) fn adapter(&self, index: usize, raw: vk::PhysicalDevice, forced: &Forced) -> Adapter {
         // SAFETY: plain queries of a device of this instance.
         let (base, families, memory, extensions) = unsafe {
             (
@@ -157,15 +178,12 @@ impl Instance {
             calibrated: (calibrated_khr || calibrated_ext) && self.can_calibrate(raw, calibrated_ext),
             fault: yes(fault.device_fault),
         };
-        let without = std::env::var("MONEL_VULKAN_WITHOUT").unwrap_or_default();
-        let used = match offered.without(&without) {
+        let used = match offered.without(&forced.without) {
             Ok(()) => offered.judge().map_err(|list| list.iter().map(ToString::to_string).collect()),
             Err(wrong) => Err(vec![wrong]),
         };
         let mut limits = base.limits;
-        // A small range for tests of tensors that are larger than it.
-        let forced = std::env::var("MONEL_VULKAN_MAX_RANGE").ok().and_then(|v| v.parse::<u32>().ok());
-        if let Some(range) = forced {
+        if let Some(range) = forced.max_range {
             limits.max_storage_buffer_range = limits.max_storage_buffer_range.min(range.max(1 << 16));
         }
         let uuid: String = base.pipeline_cache_uuid.iter().map(|b| format!("{b:02x}")).collect();
@@ -185,6 +203,7 @@ impl Instance {
             cache_key: format!("{:x}-{:x}-{uuid}", base.vendor_id, base.device_id),
             used,
             host_alignment: host.min_imported_host_pointer_alignment,
+            timestamp_bits: family.map_or(0, |f| families[f].timestamp_valid_bits),
             calibrated_ext,
         }
     }

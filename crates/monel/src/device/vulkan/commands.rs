@@ -6,6 +6,7 @@
 use super::gpu::Gpu;
 use super::memory::GpuMemory;
 use super::pipeline::Pipelines;
+use super::record::{Bound, Recipe, Tracing};
 use crate::device::Counts;
 use crate::device::driver::{Commands, Landing, Memory, StagedBytes};
 use crate::error::{Error, Result};
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Recycles pools with their command buffer.
 pub struct BufferPool {
-    gpu: Arc<Gpu>,
+    pub gpu: Arc<Gpu>,
     free: Mutex<Vec<(vk::CommandPool, vk::CommandBuffer)>>,
 }
 
@@ -173,8 +174,8 @@ impl Faults {
     }
 
     /// The block that the slots lie in.
-    pub fn buffer(&self) -> vk::Buffer {
-        self.memory.block.buffer
+    pub fn bound(&self) -> Bound {
+        self.memory.block.whole()
     }
 
     /// A slot for a chunk.
@@ -221,37 +222,52 @@ impl FaultSlot {
     }
 }
 
-/// Two timestamps of a chunk.
+/// Timestamps of a command buffer.
 pub struct Timestamps {
     gpu: Arc<Gpu>,
     pub pool: vk::QueryPool,
+    pub count: u32,
+    /// Queries that the pool has.
+    size: u32,
 }
 
 impl Drop for Timestamps {
     fn drop(&mut self) {
-        // SAFETY: the commands that use it are gone.
-        unsafe { self.gpu.raw.destroy_query_pool(self.pool, None) };
+        // The commands that use it are gone.
+        self.gpu.queries.lock().unwrap_or_else(PoisonError::into_inner).push((self.pool, self.size));
     }
 }
 
 impl Timestamps {
-    pub fn new(gpu: &Arc<Gpu>) -> Result<Timestamps> {
-        let info = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(2);
-        // SAFETY: the structure lives through the call.
-        let pool = unsafe { gpu.raw.create_query_pool(&info, None) };
-        Ok(Timestamps { gpu: gpu.clone(), pool: pool.map_err(|e| gpu.error("making a query pool", e))? })
+    pub fn new(gpu: &Arc<Gpu>, count: usize) -> Result<Timestamps> {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let size = count.checked_next_power_of_two().unwrap_or(count);
+        let free = {
+            let mut queries = gpu.queries.lock().unwrap_or_else(PoisonError::into_inner);
+            let found = queries.iter().position(|&(_, s)| s == size);
+            found.map(|at| queries.swap_remove(at).0)
+        };
+        let pool = match free {
+            Some(pool) => pool,
+            None => {
+                let info =
+                    vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(size);
+                // SAFETY: the structure lives through the call.
+                let made = unsafe { gpu.raw.create_query_pool(&info, None) };
+                made.map_err(|e| gpu.error("making a query pool", e))?
+            }
+        };
+        Ok(Timestamps { gpu: gpu.clone(), pool, count, size })
     }
 
-    /// Nanoseconds between the two; `None` where a replay that is under way has them.
-    fn nanoseconds(&self) -> Option<f64> {
-        let mut ticks = [0u64; 2];
-        // SAFETY: the pool has two queries.
+    /// In ticks; `None` where a replay that is under way has them.
+    pub fn ticks(&self) -> Option<Vec<u64>> {
+        let mut ticks = vec![0u64; self.count as usize];
+        // SAFETY: the pool has as many queries.
         let read = unsafe {
             self.gpu.raw.get_query_pool_results(self.pool, 0, &mut ticks, vk::QueryResultFlags::TYPE_64)
         };
-        read.ok()?;
-        let period = f64::from(self.gpu.adapter.limits.timestamp_period);
-        Some(ticks[1].checked_sub(ticks[0])? as f64 * period)
+        read.ok().map(|()| ticks)
     }
 }
 
@@ -271,6 +287,8 @@ pub struct GpuCommands {
     pub after: After,
     /// Nanoseconds that it took last time, for waiting.
     pub last: AtomicU64,
+    /// How to record a chunk for a timeline, and what was recorded so far.
+    pub recipe: Option<(Recipe, Tracing)>,
     #[allow(dead_code, reason = "kept, not read")]
     pub kept: Kept,
 }
@@ -318,8 +336,9 @@ impl Drop for DescriptorPool {
 }
 
 impl GpuCommands {
-    /// What the host does once the device has passed the commands. Gives the device's nanoseconds where they are known.
-    pub fn finish(&self) -> Result<Option<f64>, (Option<String>, Error)> {
+    /// What the host does once the device has passed the commands. Gives the ticks at which it began and ended where
+    /// they are known.
+    pub fn finish(&self) -> Result<Option<Vec<u64>>, (Option<String>, Error)> {
         match &self.after {
             After::Nothing => Ok(None),
             After::Download { staging, landing, bytes } => {
@@ -338,7 +357,7 @@ impl GpuCommands {
                         None => (None, Error::Kernel(format!("a kernel reported {value}"))),
                     });
                 }
-                Ok(timestamps.as_ref().and_then(Timestamps::nanoseconds))
+                Ok(timestamps.as_ref().and_then(Timestamps::ticks))
             }
         }
     }

@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::gpu::{Limits, MAX_BINDINGS, MAX_IMMEDIATES};
 use ash::vk;
 use std::ffi::CStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// Reads the device's clock and the host's together.
@@ -35,6 +35,9 @@ pub struct Gpu {
     pub used: Used,
     /// Bytes of device memory that are allocated.
     pub allocated: AtomicU64,
+    /// Query pools that nobody uses, with their sizes. They are kept until the device goes: Mesa's software driver
+    /// may hang when one is destroyed while its queue works.
+    pub queries: Mutex<Vec<(vk::QueryPool, u32)>>,
     clock: Option<Clock>,
     fault: Option<ash::ext::device_fault::Device>,
     /// Functions for host memory that is used in place.
@@ -48,6 +51,9 @@ impl Drop for Gpu {
         // SAFETY: all objects made from the device hold it and are gone; work that nobody waited for is waited for here.
         unsafe {
             let _ = self.raw.device_wait_idle();
+            for (pool, _) in self.queries.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+                self.raw.destroy_query_pool(pool, None);
+            }
             self.raw.destroy_pipeline_layout(self.layout, None);
             self.raw.destroy_descriptor_set_layout(self.set_layout, None);
             self.raw.destroy_semaphore(self.timeline, None);
@@ -136,6 +142,7 @@ impl Gpu {
             _ => Some(Clock::Khr(ash::khr::calibrated_timestamps::Device::new(of.0, of.1))),
         };
         let mut gpu = Gpu {
+            queries: Mutex::default(),
             clock,
             fault: used.fault.then(|| ash::ext::device_fault::Device::new(of.0, of.1)),
             host_memory: used.host_memory.then(|| ash::ext::external_memory_host::Device::new(of.0, of.1)),
@@ -310,10 +317,27 @@ impl Gpu {
         }
     }
 
-    /// Bytes of the largest buffer: what one binding reaches.
+    /// Bytes of the largest buffer.
     pub fn max_buffer(&self) -> u64 {
         // Allocations end at multiples of 256 bytes, which have to fit as well.
-        let range = u64::from(self.adapter.limits.max_storage_buffer_range) / 256 * 256;
-        range.min(self.adapter.max_allocation)
+        self.adapter.max_allocation / 256 * 256
+    }
+
+    /// Bytes that one binding reaches.
+    pub fn max_range(&self) -> u64 {
+        u64::from(self.adapter.limits.max_storage_buffer_range) / 256 * 256
+    }
+
+    /// Bytes of the largest operand of a kernel: bindings begin at multiples of 256.
+    pub fn reach(&self) -> usize {
+        usize::try_from(self.max_range()).unwrap_or(usize::MAX).saturating_sub(256)
+    }
+
+    /// A difference of timestamps in nanoseconds, which may be negative.
+    pub fn nanoseconds(&self, from: u64, to: u64) -> f64 {
+        // Only so many bits count.
+        let spare = 64 - self.adapter.timestamp_bits.clamp(1, 64);
+        let ticks = (to.wrapping_sub(from) << spare) as i64 >> spare;
+        ticks as f64 * f64::from(self.adapter.limits.timestamp_period)
     }
 }

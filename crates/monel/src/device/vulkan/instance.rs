@@ -4,7 +4,7 @@
 //! fails is an error with that reason, and lists no adapters. The instance is made once per process and kept: making
 //! one takes up to 0.4 s.
 
-use super::adapter::Adapter;
+use super::adapter::{Adapter, Forced};
 use super::validation;
 use crate::error::{Error, Result};
 use ash::vk;
@@ -70,10 +70,10 @@ pub fn get() -> Result<Arc<Instance>> {
 
 impl Instance {
     /// All adapters.
-    pub fn adapters(&self) -> Result<Vec<Adapter>> {
+    pub fn adapters(&self, forced: &Forced) -> Result<Vec<Adapter>> {
         // SAFETY: a plain query.
         let devices = unsafe { self.raw.enumerate_physical_devices() }
             .map_err(|e| Error::System { what: "listing Vulkan devices".into(), reason: e.to_string() })?;
-        Ok(devices.into_iter().enumerate().map(|(i, d)| self.adapter(i, d)).collect())
+        Ok(devices.into_iter().enumerate().map(|(i, d)| self.adapter(i, d, forced)).collect())
     }
 }

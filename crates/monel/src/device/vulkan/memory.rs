@@ -5,6 +5,7 @@
 
 use super::gpu::Gpu;
 use super::ranges::Ranges;
+use super::record::Bound;
 use crate::device::driver::{Memory, Storage};
 use crate::device::software::memory::PrivateAddresses;
 use crate::error::{Error, Result};
@@ -115,6 +116,22 @@ impl Block {
         Ok(block)
     }
 
+    /// All of it, as a binding; for blocks that a binding reaches.
+    pub fn whole(&self) -> Bound {
+        (self.buffer, 0, vk::WHOLE_SIZE)
+    }
+
+    /// A binding in which the byte `at` is seen, and where in it. All of the block, unless that is more than a binding
+    /// reaches: then from `at` on, down to a multiple of what every device's offsets are.
+    pub fn window(&self, at: u64) -> (Bound, u64) {
+        let range = self.gpu.max_range();
+        if self.size <= range {
+            return (self.whole(), at);
+        }
+        let start = at / ALIGN * ALIGN;
+        ((self.buffer, start, range.min(self.size - start)), at - start)
+    }
+
     fn take(&self, size: u64, align: u64) -> Option<u64> {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner).take(size, align)
     }
@@ -178,7 +195,7 @@ impl Allocator {
             None => {
                 // Staging comes and goes with transfers: smaller blocks do. A small heap is not taken by one block.
                 let usual = if used_for == Use::Staging { BLOCK / 16 } else { BLOCK };
-                let usual = usual.min(self.gpu.max_buffer()).min(self.gpu.adapter.heap / 16 / ALIGN * ALIGN);
+                let usual = usual.min(self.gpu.max_range()).min(self.gpu.adapter.heap / 16 / ALIGN * ALIGN);
                 let block = Block::new(&self.gpu, used_for, size.max(usual)).or_else(|e| {
                     // Perhaps a smaller one still fits.
                     if size < usual { Block::new(&self.gpu, used_for, size) } else { Err(e) }

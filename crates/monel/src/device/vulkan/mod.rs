@@ -11,6 +11,7 @@
 
 mod adapter;
 mod commands;
+mod cut;
 mod encode;
 mod features;
 mod gpu;
@@ -19,9 +20,11 @@ mod memory;
 mod pipeline;
 mod queue;
 mod ranges;
+mod record;
 mod shader;
 #[cfg(test)]
 mod tests;
+mod times;
 mod transfer;
 mod validation;
 
@@ -32,11 +35,12 @@ use super::driver::{Commands, Driver, Info, Job, Memory, MemoryInfo, Sink, Stora
 use super::{Counts, Device, DeviceKind, Listing, Settings};
 use crate::error::{Error, Result};
 use crate::gpu::{GpuCall, Memory as Which, Operand};
-use crate::graph::{Graph, Value};
+use crate::graph::{Graph, Source, Value};
 use crate::ops::{Op, mat_vec};
 use crate::plan::{Plan, Rates, Uses};
 use crate::tensor::{DType, Desc};
 use adapter::Adapter;
+pub use adapter::Forced;
 use commands::{BufferPool, Faults};
 use gpu::Gpu;
 use memory::{Allocator, Use};
@@ -56,6 +60,8 @@ pub struct Options {
     pub timeout: Duration,
     /// Where compiled kernels are kept; `None` keeps none.
     pub cache: Option<PathBuf>,
+    /// What counts as missing, for tests.
+    pub forced: Forced,
     /// Everything that is not Vulkan's own.
     pub settings: Settings,
 }
@@ -66,6 +72,7 @@ impl Default for Options {
             index: 0,
             timeout: Duration::from_secs(60),
             cache: pipeline::default_directory(),
+            forced: Forced::default(),
             settings: Settings::default(),
         }
     }
@@ -90,7 +97,7 @@ struct Vulkan {
 
 /// The adapters that can run our kernels; empty where there is no Vulkan, or none that works.
 pub fn list() -> Vec<Listing> {
-    let adapters = instance::get().and_then(|i| i.adapters()).unwrap_or_default();
+    let adapters = instance::get().and_then(|i| i.adapters(&Forced::default())).unwrap_or_default();
     let usable = adapters.into_iter().filter(|a| a.used.is_ok());
     usable
         .map(|a| Listing { id: format!("vulkan:{}", a.index), name: a.name, kind: a.kind, memory: a.heap })
@@ -100,7 +107,7 @@ pub fn list() -> Vec<Listing> {
 /// Why [`list`] has fewer entries than the machine has GPUs: the loader's or a driver's error, or what each adapter that
 /// is left out lacks.
 pub fn problems() -> Vec<String> {
-    match instance::get().and_then(|i| i.adapters()) {
+    match instance::get().and_then(|i| i.adapters(&Forced::default())) {
         Err(e) => vec![e.to_string()],
         Ok(adapters) if adapters.is_empty() => vec!["Vulkan is there and has no device".into()],
         Ok(adapters) => {
@@ -146,7 +153,7 @@ impl Holder {
 
 fn make(options: &Options) -> Result<(Device, Arc<Shared>)> {
     let instance = instance::get()?;
-    let adapters = instance.adapters()?;
+    let adapters = instance.adapters(&options.forced)?;
     let known: Vec<String> = adapters.iter().map(|a| format!("vulkan:{} ({})", a.index, a.name)).collect();
     let adapter = adapters.into_iter().find(|a| a.index == options.index).ok_or_else(|| Error::NoDevice {
         wanted: format!("vulkan:{}", options.index),
@@ -224,18 +231,29 @@ impl Driver for Vulkan {
 
     fn supports(&self, op: &dyn Op, inputs: &[Desc], output: &Desc) -> Result<(), String> {
         op.supports(inputs, output)?;
-        let operand = |desc: &Desc, memory| Operand { desc: *desc, offset: 0, memory };
-        let operands: Vec<Operand> =
-            inputs.iter().enumerate().map(|(i, d)| operand(d, Which::Input(i))).collect();
         let words = op.scratch(inputs, output) / 4;
         let scratch = Desc::new(DType::I32, &[words]).map_err(|e| e.to_string())?;
-        let call = GpuCall {
-            inputs: &operands,
-            output: operand(output, Which::Output),
-            scratch: operand(&scratch, Which::Scratch),
-            limits: self.shared.gpu.limits(),
-        };
-        op.shader(&call).map(|_| ())
+        let reach = self.shared.gpu.reach();
+        for part in cut::parts(op, inputs, output, reach)? {
+            let operand = |desc: &Desc, memory| Operand { desc: *desc, offset: 0, memory };
+            let inputs = part.inputs.iter().enumerate();
+            let operands: Vec<Operand> = inputs.map(|(i, p)| operand(&p.desc, Which::Input(i))).collect();
+            let call = GpuCall {
+                inputs: &operands,
+                output: operand(&part.output.desc, Which::Output),
+                scratch: operand(&scratch, Which::Scratch),
+                limits: self.shared.gpu.limits(),
+                window: part.window,
+            };
+            let dispatches = op.shader(&call)?;
+            // Ops ask for what some device needs; here it counts only if it is used.
+            if scratch.span() > reach && dispatches.iter().any(|d| d.bindings.contains(&Which::Scratch)) {
+                return Err(format!(
+                    "scratch memory of at most {reach} bytes, which is what a kernel can bind"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn weight_type(&self, dtype: DType, ne: [usize; 4]) -> DType {
@@ -258,7 +276,17 @@ impl Driver for Vulkan {
     }
 
     fn fuse(&self, graph: &Graph, uses: &Uses, first: Value) -> Option<Vec<Value>> {
-        Some(crate::gpu::fuse::find(graph, uses, first, &self.shared.gpu.limits()))
+        let group = crate::gpu::fuse::find(graph, uses, first, &self.shared.gpu.limits());
+        // What has to be cut is computed by itself.
+        let reach = self.shared.gpu.reach();
+        let large = |&value: &Value| {
+            let inputs = match &graph.entry(value).source {
+                Source::Node(node) => node.inputs.as_slice(),
+                _ => &[],
+            };
+            inputs.iter().chain([&value]).any(|&v| graph.desc(v).span() > reach)
+        };
+        Some(if group.iter().any(large) { vec![first] } else { group })
     }
 
     fn allocate(&self, storage: Storage, bytes: usize) -> Result<Arc<dyn Memory>> {

@@ -8,6 +8,8 @@
 use super::commands::{CommandBuffer, GpuCommands};
 use super::gpu::Gpu;
 use super::memory::Block;
+use super::record::Traced;
+use super::times::Timebase;
 use crate::device::Counts;
 use crate::device::driver::{Done, Job, Sink};
 use crate::error::{Error, Result, panic_message};
@@ -24,8 +26,8 @@ use std::time::{Duration, Instant};
 /// What runs on the device or waits there.
 #[allow(dead_code, reason = "what is not reported is kept until the device has passed it")]
 enum Work {
-    /// The engine's: reported when done.
-    Job(Job),
+    /// The engine's: reported when done. With a timeline, what was recorded for it.
+    Job(Job, Option<Arc<Traced>>),
     /// The driver's own: kept until it is done.
     Own(CommandBuffer, Arc<Block>),
     /// A brake's wait.
@@ -56,6 +58,7 @@ pub struct Queue {
     inner: Mutex<Inner>,
     ready: Condvar,
     limit: Duration,
+    times: Mutex<Timebase>,
 }
 
 /// Shortest time that is slept rather than polled; a sleep may end that much late.
@@ -65,7 +68,13 @@ const POLL: Duration = Duration::from_micros(100);
 
 impl Queue {
     pub fn new(gpu: Arc<Gpu>, limit: Duration) -> Arc<Queue> {
-        Arc::new(Queue { gpu, inner: Mutex::default(), ready: Condvar::new(), limit })
+        Arc::new(Queue {
+            gpu,
+            inner: Mutex::default(),
+            ready: Condvar::new(),
+            limit,
+            times: Mutex::default(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -84,11 +93,16 @@ impl Queue {
     /// Submits a job's commands. What the driver refuses is reported like everything else, in order, by the thread.
     pub fn push(&self, job: Job) {
         let any: &dyn Any = job.commands.as_ref();
-        let buffer = any.downcast_ref::<GpuCommands>().map(|c| c.buffer.raw);
-        match buffer {
-            Some(buffer) => drop(self.submit(&[buffer], None, Work::Job(job))),
-            None => self.add(0, Work::Job(job), Some(Error::Kernel("commands of another device".into()))),
-        }
+        let Some(commands) = any.downcast_ref::<GpuCommands>() else {
+            let foreign = Error::Kernel("commands of another device".into());
+            return self.add(0, Work::Job(job, None), Some(foreign));
+        };
+        // What cannot be recorded for a timeline runs without.
+        let wanted = job.trace.is_some() && self.gpu.used.timestamps;
+        let recipe = commands.recipe.as_ref().filter(|_| wanted);
+        let traced = recipe.and_then(|(recipe, tracing)| tracing.take(recipe).ok());
+        let buffer = traced.as_ref().map_or(commands.buffer.raw, |t| t.buffer.raw);
+        drop(self.submit(&[buffer], None, Work::Job(job, traced)));
     }
 
     /// Submits commands of the driver's own, which `block`'s memory is for.
@@ -174,11 +188,11 @@ impl Queue {
         })
     }
 
-    /// Waits for an entry, finishes it on the host and reports it. Gives the time at which it ended.
+    /// Waits for an entry, finishes it on the host and reports it. Gives the time at which that was.
     fn pass(&self, entry: Entry, sink: Option<Weak<dyn Sink>>, before: Instant) -> Instant {
         let Entry { value, work, refused, submitted } = entry;
         let commands = match &work {
-            Work::Job(job) => {
+            Work::Job(job, _) => {
                 let any: &dyn Any = job.commands.as_ref();
                 any.downcast_ref::<GpuCommands>()
             }
@@ -192,35 +206,53 @@ impl Queue {
             None if matches!(work, Work::Brake(_)) => self.wait(value, began, expected, None),
             None => self.wait(value, began, expected, Some(self.limit)),
         };
-        let ended = Instant::now();
-        let mut took = ended.saturating_duration_since(began);
+        let noticed = Instant::now();
         let mut result = waited.map_err(|e| (None, e));
+        let mut ticks = None;
         if let (Some(commands), Ok(())) = (commands, &result) {
+            let took = noticed.saturating_duration_since(began);
             commands.last.store(took.as_nanos() as u64, Ordering::Relaxed);
             let finish = catch_unwind(AssertUnwindSafe(|| commands.finish())).unwrap_or_else(|panic| {
                 let reason = panic_message(panic.as_ref());
                 Err((None, Error::Kernel(format!("the device's thread panicked: {reason}"))))
             });
             match finish {
-                Ok(Some(ns)) => took = took.min(Duration::from_nanos(ns as u64)),
-                Ok(None) => {}
+                Ok(found) => ticks = found,
                 Err(error) => result = Err(error),
             }
         }
-        if let Work::Job(job) = work {
-            let began = ended.checked_sub(took).unwrap_or(began);
+        if let Work::Job(job, traced) = work {
+            if let (Some(traced), Ok(())) = (&traced, &result) {
+                ticks = traced.ticks();
+            }
+            let times = self.times.lock().unwrap_or_else(PoisonError::into_inner).place(
+                &self.gpu,
+                ticks.as_deref().unwrap_or_default(),
+                submitted,
+                (began, noticed),
+            );
+            let (began, ended) =
+                times.first().copied().zip(times.last().copied()).unwrap_or((began, noticed));
             if let Some(trace) = &job.trace {
+                let track = Track::Queue(self.gpu.id.clone());
                 let name = format!("execute {} #{}", job.label.0, job.label.1);
-                trace.add(Track::Queue(self.gpu.id.clone()), "execute", name, began, ended);
+                trace.add(track.clone(), "execute", name, began, ended);
+                let any: &dyn Any = job.commands.as_ref();
+                let recipe = any.downcast_ref::<GpuCommands>().and_then(|c| c.recipe.as_ref());
+                if let (Some((recipe, _)), Some(_)) = (recipe, &traced) {
+                    for (label, time) in recipe.labels().zip(times.windows(2)) {
+                        trace.add(track.clone(), "op", label.to_string(), time[0], time[1]);
+                    }
+                }
             }
             let seq = job.seq;
             // Memory that only the job kept alive is free before anybody hears that it is done.
-            drop(job);
+            drop((job, traced));
             if let Some(sink) = sink.and_then(|s| s.upgrade()) {
                 sink.completed(Done { seq, result, began, ended });
             }
         }
-        ended
+        noticed
     }
 
     /// Waits until the timeline has reached a value.

@@ -3,9 +3,11 @@
 
 use super::*;
 use crate::check::{Filter, Row, run};
+use crate::graph::Graph;
+use crate::trace::Trace;
 
 /// A device, or `None` where there is none and none is required. `MONEL_VULKAN_DEVICE` is its number.
-fn device() -> Option<(Device, Holder)> {
+fn device(forced: Forced) -> Option<(Device, Holder)> {
     let index = std::env::var("MONEL_VULKAN_DEVICE").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     if list().is_empty() {
         let required = std::env::var_os("MONEL_REQUIRE_VULKAN").is_some();
@@ -13,13 +15,12 @@ fn device() -> Option<(Device, Holder)> {
         println!("skipped: no Vulkan device: {:?}", problems());
         return None;
     }
-    Some(create(&Options { index, cache: None, ..Options::default() }).unwrap())
+    Some(create(&Options { index, cache: None, forced, ..Options::default() }).unwrap())
 }
 
-#[test]
-fn what_is_accepted_is_right() {
-    let Some((device, _)) = device() else { return };
-    let report = run(&device, &Filter { op: std::env::var("MONEL_VULKAN_OP").ok(), dtype: None });
+/// Checks ops and gives how many cases passed; none may be wrong.
+fn check(device: &Device, op: Option<String>) -> usize {
+    let report = run(device, &Filter { op, dtype: None });
     println!("{}: {} passed, {} refused", report.device, report.passed, report.refused);
     let mut lines = std::collections::BTreeMap::<(&str, String), [usize; 3]>::new();
     for row in &report.results {
@@ -35,4 +36,79 @@ fn what_is_accepted_is_right() {
     }
     assert!(wrong.is_empty(), "{} cases are wrong", wrong.len());
     assert!(report.passed > 0);
+    report.passed
+}
+
+#[test]
+fn what_is_accepted_is_right() {
+    let Some((device, _)) = device(Forced::default()) else { return };
+    check(&device, std::env::var("MONEL_VULKAN_OP").ok());
+}
+
+#[test]
+fn operands_larger_than_a_binding_are_right() {
+    let whole = Forced::default();
+    let small = Forced { max_range: Some(1 << 16), ..whole.clone() };
+    let (Some((whole, _)), Some((small, _))) = (device(whole), device(small)) else { return };
+    for op in ["get_rows", "mat_mul", "copy", "glu", "set_rows"] {
+        // Little is refused that fits into one binding elsewhere: ids that repeat over batches in their own rhythm, and
+        // temporary memory that is itself too large.
+        let (cut, all) = (check(&small, Some(op.into())), check(&whole, Some(op.into())));
+        assert!(cut * 8 >= all * 7, "{op}: {cut} of {all}");
+    }
+}
+
+#[test]
+fn spans_of_ops_lie_within_their_chunk() {
+    for without in ["", "calibrated", "timestamps"] {
+        let forced = Forced { without: without.into(), ..Forced::default() };
+        let Some((device, _)) = device(forced) else { return };
+        let stream = device.stream();
+        let x = device.tensor(DType::F32, &[64, 64]).unwrap();
+        let mut graph = Graph::new("ops");
+        let mut value = graph.leaf(&x);
+        for _ in 0..5 {
+            let left = graph.leaf(&x);
+            value = graph.mat_mul(left, value).unwrap();
+        }
+        let out = device.tensor(DType::F32, &[64, 64]).unwrap();
+        let place = graph.leaf(&out);
+        graph.copy_into(value, place).unwrap();
+        let recording = device.record(&graph).unwrap();
+        // First without, so that the recording that is replayed has to switch, and back.
+        stream.submit(&recording).unwrap().wait().unwrap();
+        let trace = Trace::new();
+        device.set_trace(Some(trace.clone()));
+        let all: Vec<_> = (0..3).map(|_| stream.submit(&recording).unwrap()).collect();
+        all.into_iter().for_each(|s| s.wait().unwrap());
+        device.set_trace(None);
+        stream.submit(&recording).unwrap().wait().unwrap();
+        let spans = trace.spans();
+        let of = |what| spans.iter().filter(move |s| s.0 == what).map(|s| (s.2, s.2 + s.3));
+        let chunks: Vec<(f64, f64)> = of("execute").collect();
+        assert_eq!(chunks.len(), 3, "{without}");
+        let ops: Vec<(f64, f64)> = of("op").collect();
+        if without == "timestamps" {
+            assert!(ops.is_empty());
+            continue;
+        }
+        assert!(ops.len() >= 15 && ops.len().is_multiple_of(3), "{} ops", ops.len());
+        // Times are written in nanoseconds.
+        let inside = |(a, b): (f64, f64), (c, d): (f64, f64)| a <= c + 0.002 && d <= b + 0.002;
+        assert!(ops.iter().all(|&op| chunks.iter().any(|&chunk| inside(chunk, op))), "{ops:?} {chunks:?}");
+        assert!(ops.iter().any(|(a, b)| b > a));
+    }
+}
+
+#[test]
+fn a_device_below_the_floor_is_refused_by_name() {
+    if device(Forced::default()).is_none() {
+        return;
+    }
+    let refused = |without: &str| {
+        let forced = Forced { without: without.into(), ..Forced::default() };
+        create(&Options { forced, ..Options::default() }).err().unwrap().to_string()
+    };
+    assert!(refused("storage16").contains("16-bit storage"));
+    assert!(refused("no such thing").contains("no such thing"));
 }

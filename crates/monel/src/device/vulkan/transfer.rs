@@ -133,6 +133,7 @@ impl Shared {
             buffer,
             after,
             last: AtomicU64::new(0),
+            recipe: None,
             kept: Kept {
                 sets: None,
                 memory: keep,
