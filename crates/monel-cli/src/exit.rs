@@ -6,6 +6,7 @@
 
 use std::process::ExitCode;
 
+use crate::interrupt;
 use crate::models::ModelError;
 use crate::output::OutputError;
 
@@ -16,7 +17,7 @@ pub enum Outcome {
     Done,
     /// The command worked and found something wrong (`check` with failing ops): code 1.
     Failed,
-    /// The user stopped it: code 130.
+    /// The user stopped it: code 130, or 143 by SIGTERM.
     Interrupted,
 }
 
@@ -33,7 +34,7 @@ pub struct UsageError(
 /// The process's end: its exit code and, for failures, the message for stderr.
 #[derive(Debug, PartialEq, Eq)]
 pub struct End {
-    /// 0 done, 1 error, 2 wrong usage, 130 stopped by Ctrl-C.
+    /// 0 done, 1 error, 2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM.
     pub code: u8,
     /// One message; `None` when there is nothing to say.
     pub message: Option<String>,
@@ -45,7 +46,7 @@ impl End {
         let error = match result {
             Ok(Outcome::Done) => return Self { code: 0, message: None },
             Ok(Outcome::Failed) => return Self { code: 1, message: None },
-            Ok(Outcome::Interrupted) => return Self { code: 130, message: None },
+            Ok(Outcome::Interrupted) => return Self { code: interrupt::exit_code(), message: None },
             Err(error) => error,
         };
         let closed = |e: &OutputError| matches!(e, OutputError::Closed);
@@ -54,14 +55,14 @@ impl End {
         }
         let cancelled = |e: &ModelError| matches!(e, ModelError::Cancelled { .. });
         let code = if error.chain().filter_map(|e| e.downcast_ref()).any(cancelled) {
-            130
+            interrupt::exit_code()
         } else if error.chain().any(|e| e.is::<UsageError>()) {
             2
         } else {
             1
         };
         // `{:#}` joins the chain of reasons into one message. What the user wanted is no error.
-        let label = if code == 130 { "" } else { "error: " };
+        let label = if code > 2 { "" } else { "error: " };
         Self { code, message: Some(format!("{label}{error:#}")) }
     }
 }

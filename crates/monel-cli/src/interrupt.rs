@@ -4,15 +4,18 @@
 //! loop cancels its token there), so that a command ends in an orderly way: what is on the device is
 //! drained, partial downloads stay usable. A user who presses it again does not want to wait: the terminal
 //! is put back and the process ends with 130, without exit handlers, which may belong to a driver that hangs.
-//! SIGTERM does the same.
+//! SIGTERM does the same with 143, and it always ends the program: what Ctrl-C only stops a part of (an answer of
+//! `chat`) is left for good.
 //!
 //! Callbacks run on a thread of their own, not inside a signal handler, so they may lock and allocate.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
+static TERMINATED: AtomicBool = AtomicBool::new(false);
 
 type Callback = Box<dyn Fn() + Send>;
 static ON_FIRST: Mutex<Vec<Callback>> = Mutex::new(Vec::new());
@@ -29,9 +32,22 @@ pub fn requested() -> bool {
     REQUESTED.load(Ordering::Acquire)
 }
 
-/// Forgets a Ctrl-C that has been dealt with: `chat` stops an answer and goes on.
+/// Whether it was SIGTERM that asked: there is nothing to go on with.
+pub fn terminated() -> bool {
+    TERMINATED.load(Ordering::Acquire)
+}
+
+/// What the program ends with when it was stopped: 128 and the signal's number, as shells have it.
+pub fn exit_code() -> u8 {
+    if terminated() { 143 } else { 130 }
+}
+
+/// Forgets a Ctrl-C that has been dealt with: `chat` stops an answer and goes on. A SIGTERM is not forgotten.
 pub fn clear() {
     REQUESTED.store(false, Ordering::Release);
+    if terminated() {
+        REQUESTED.store(true, Ordering::Release);
+    }
 }
 
 /// Runs `callback` at the first Ctrl-C; at once if that has already come. It must not wait for anything:
@@ -64,13 +80,38 @@ pub fn ends_here() -> Guard {
     guard
 }
 
-/// Puts the terminal back and ends with 130, without exit handlers.
+/// Ends the process at SIGTERM while the guard lives: a wait for a line that is being edited, where a typed Ctrl-C is a
+/// key like others and one that is late for the answer before means nothing.
+#[must_use = "with the guard gone, SIGTERM asks again"]
+pub fn terminates_here() -> Guard {
+    let end_if_terminated = || {
+        if terminated() {
+            end();
+        }
+    };
+    let guard = while_here(end_if_terminated);
+    end_if_terminated();
+    guard
+}
+
+/// How long the terminal may take to be put back.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Puts the terminal back and ends with [`exit_code`], without exit handlers.
 fn end() {
-    restore_terminal();
+    // From a thread that nobody has to wait for: a terminal that was stopped (Ctrl-S) takes nothing.
+    let (done, restored) = mpsc::channel();
+    let restore = move || {
+        restore_terminal();
+        let _ = done.send(());
+    };
+    let _ = std::thread::Builder::new().name("restore terminal".into()).spawn(restore);
+    let _ = restored.recv_timeout(PATIENCE);
+    let code = i32::from(exit_code());
     #[cfg(unix)]
-    signal_hook::low_level::exit(130);
+    signal_hook::low_level::exit(code);
     #[cfg(not(unix))]
-    std::process::exit(130);
+    std::process::exit(code);
 }
 
 /// Keeps a callback of [`while_here`].
@@ -98,8 +139,8 @@ pub fn install() -> io::Result<()> {
 
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     std::thread::Builder::new().name("interrupt".into()).spawn(move || {
-        for _ in signals.forever() {
-            if heard() {
+        for signal in signals.forever() {
+            if heard(signal == SIGTERM) {
                 end();
             }
         }
@@ -116,11 +157,12 @@ pub fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Notes a Ctrl-C; true if one was already pending.
+/// Notes a Ctrl-C or SIGTERM; true if one was already pending.
 #[cfg_attr(not(unix), allow(dead_code))]
-fn heard() -> bool {
+fn heard(terminate: bool) -> bool {
     // The lock orders this against `on_first`: a callback is either in the list or sees the flag.
     let callbacks = ON_FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+    TERMINATED.fetch_or(terminate, Ordering::AcqRel);
     let again = REQUESTED.swap(true, Ordering::AcqRel);
     if !again {
         callbacks.iter().for_each(|callback| callback());
@@ -158,15 +200,19 @@ mod tests {
         };
         on_first(count(&calls));
         assert!(!requested());
-        assert!(!heard(), "nothing was pending");
+        assert!(!heard(false), "nothing was pending");
         assert!(requested());
         assert_eq!(calls.load(Ordering::Relaxed), 1);
         on_first(count(&calls));
         assert_eq!(calls.load(Ordering::Relaxed), 2, "a late callback runs at once");
-        assert!(heard(), "the second finds the first pending");
+        assert!(heard(false), "the second finds the first pending");
         assert_eq!(calls.load(Ordering::Relaxed), 2, "callbacks run once");
         clear();
-        assert!(!heard(), "after `clear` the next one is a first one again");
+        assert!(!heard(false), "after `clear` the next one is a first one again");
         clear();
+        assert_eq!(exit_code(), 130);
+        assert!(!heard(true));
+        clear();
+        assert!(requested() && terminated() && exit_code() == 143, "SIGTERM is not forgotten");
     }
 }

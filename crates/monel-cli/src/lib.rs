@@ -7,7 +7,7 @@
 //!
 //! Rules that hold for every command: results go to stdout and nothing else does, messages and progress go
 //! to stderr; 0 is success (a reader that closed the pipe early too), 1 an error with one message, 2 wrong
-//! usage, 130 Ctrl-C.
+//! usage, 130 Ctrl-C, 143 SIGTERM.
 
 pub mod args;
 pub mod commands;
@@ -16,4 +16,5 @@ pub mod interrupt;
 pub mod models;
 pub mod output;
 pub mod session;
+pub mod terminal;
 pub mod timeline;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use monel::{CancelToken, Device};
+use monel::{CancelToken, Device, Needs};
 use monel_llm::{Context, ContextOptions, Model, ModelFile, Sampling};
 
 use crate::args::common::{CacheArgs, SamplingArgs};
@@ -56,7 +56,16 @@ pub fn context_options(file: &ModelFile, size: Option<u32>, cache: &CacheArgs) -
 /// # Errors
 /// When the file is no model, does not fit into memory, or the device fails.
 pub fn load(file: ModelFile, device: &Device, options: &ContextOptions) -> anyhow::Result<Arc<Model>> {
-    file.needs(device, options)?.check(device)?;
+    let needs = file.needs(device, options)?;
+    load_planned(file, device, &needs)
+}
+
+/// As [`load`], for work that needs more than a model and its context.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_planned(file: ModelFile, device: &Device, needs: &Needs) -> anyhow::Result<Arc<Model>> {
+    needs.check(device)?;
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
     let began = std::time::Instant::now();
     let model = file.load(device, &mut |done, total| {

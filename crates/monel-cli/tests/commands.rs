@@ -1,37 +1,17 @@
 //! The commands on a real model: what they print, in which fields, with which exit codes.
 //!
-//! The model is SmolLM2, looked for in `MONEL_TEST_MODELS` and in the program's cache. Without it a test says that it
-//! was skipped; with `MONEL_REQUIRE_MODELS=1` it fails.
+//! The model is SmolLM2; where it is looked for stands in `common/models.rs`.
 
+mod common;
+
+use common::models::smollm2 as model;
 use serde_json::Value;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 /// "The Moon orbits the Earth, and the Earth orbits the", and what SmolLM2 says next.
 const PROMPT: &str = "The Moon orbits the Earth, and the Earth orbits the";
 const PROMPT_IDS: [u64; 11] = [504, 8872, 21837, 260, 2591, 28, 284, 260, 2591, 21837, 260];
 const SUN: u64 = 5430;
-
-fn model() -> Option<String> {
-    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    let places = [
-        variable("MONEL_TEST_MODELS").map(|d| d.join(SMOLLM2)),
-        variable("MONEL_CACHE").map(|d| d.join(SMOLLM2)),
-        cache.map(|d| d.join("monel").join(SMOLLM2)),
-    ];
-    if let Some(found) = places.into_iter().flatten().find(|p| p.is_file()) {
-        return Some(found.display().to_string());
-    }
-    assert!(
-        std::env::var("MONEL_REQUIRE_MODELS").as_deref() != Ok("1"),
-        "{SMOLLM2} is required and not there"
-    );
-    let test = std::thread::current().name().unwrap_or("a test").to_string();
-    eprintln!("skipped: {test} needs {SMOLLM2} (`monel pull smollm2`, or set MONEL_TEST_MODELS)");
-    None
-}
 
 fn monel(args: &[&str], stdin: &[u8]) -> Output {
     use std::io::Write;

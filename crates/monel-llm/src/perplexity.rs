@@ -5,9 +5,26 @@
 
 use crate::context::{BATCH, Context, Tail};
 use crate::error::{Error, Result};
+use crate::model::ModelFile;
+use monel::Needs;
 
-/// Rows of logits computed at once: bounds the memory, 256 MB for the largest vocabularies.
+/// Rows of logits computed at once: bounds the memory, 67 MB for the largest vocabularies.
 const ROWS: usize = 64;
+
+/// Adds what perplexity needs on the device beside a model and its context: hidden states of a batch, and rows of
+/// logits with the head that computes them.
+///
+/// # Errors
+/// When the file has no embedding.
+pub fn add_needs(file: &ModelFile, window: usize, needs: &mut Needs) -> Result<()> {
+    let width = file.hyper().width;
+    let vocabulary = file.gguf().require_tensor("token_embd.weight")?.dims[1] as usize;
+    let (batch, rows) = (BATCH.min(window), ROWS.min(window / 2));
+    needs.add("logits", (4 * (width * BATCH + rows * (vocabulary + 3 * width))) as u64, false);
+    // A batch's graph ends with its hidden states, beside the one of a prompt, whose scratch it does not share.
+    needs.add("batch", (4 * width * batch) as u64, false);
+    Ok(())
+}
 
 /// A result, also after every window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,14 +76,19 @@ impl Context {
                 // Position p predicts token p + 1: from c/2 to c - 2.
                 let (start, end) = (b * BATCH, b * BATCH + batch.len());
                 let (mut at, last) = ((window / 2).max(start), (window - 1).min(end));
+                // Always as many rows, so that one head serves all: the last ones begin earlier, and what they have
+                // again does not count.
+                let rows = ROWS.min(window / 2).min(batch.len());
                 while at < last {
-                    let rows = ROWS.min(last - at);
-                    let logits = self.logits_of(at - start, rows)?;
-                    for (r, row) in logits.chunks_exact(vocabulary).enumerate() {
-                        let nll = negative_log_likelihood(row, ids[at + r + 1]);
+                    let first = at.min(end - rows);
+                    let logits = self.logits_of(first - start, rows)?;
+                    let taken = rows.min(last - first);
+                    for p in at..first + taken {
+                        let row = &logits[(p - first) * vocabulary..][..vocabulary];
+                        let nll = negative_log_likelihood(row, ids[p + 1]);
                         (sum, squares, count) = (sum + nll, squares + nll * nll, count + 1);
                     }
-                    at += rows;
+                    at = first + taken;
                 }
             }
             let n = count as f64;

@@ -39,7 +39,7 @@ Measures how well a model predicts a text: the exponential of the mean negative 
 token, with its standard error. Lower is better; a change of quantization or device shows in it.
 
 The text is cut into chunks of -c tokens; in each the first half is context, the second is predicted. \
-It must have at least two chunks.";
+It must have at least one chunk.";
 
 const EXAMPLES: &str = "\
 EXAMPLES:

@@ -17,7 +17,7 @@ use crate::args::common::PromptSource;
 use crate::exit::Outcome;
 use crate::output::{Output, note};
 use crate::timeline::Timeline;
-use crate::{interrupt, models, session};
+use crate::{interrupt, models, session, terminal};
 
 /// Talks until the input ends.
 ///
@@ -67,6 +67,9 @@ impl Talk {
                 "/clear" => self.messages.clear(),
                 "/exit" | "/quit" => return Ok(Outcome::Done),
                 text => self.answer(text, out)?,
+            }
+            if interrupt::terminated() {
+                return Ok(Outcome::Interrupted);
             }
         }
     }
@@ -126,6 +129,7 @@ impl Lines {
         if !std::io::stdin().is_terminal() {
             return Ok(Lines::Pipe(std::io::BufRead::lines(std::io::stdin().lock())));
         }
+        terminal::keep();
         let mut editor = rustyline::DefaultEditor::new().context("cannot edit lines on this terminal")?;
         let history = models::cache_dir().ok().map(|dir| dir.join("chat-history.txt"));
         if let Some(path) = &history {
@@ -143,19 +147,26 @@ impl Lines {
                 let _waiting = interrupt::ends_here();
                 lines.next().transpose().context("cannot read from standard input")
             }
-            Lines::Terminal(editor, history) => match editor.readline("> ") {
-                Ok(line) => {
-                    let _ = editor.add_history_entry(&line);
-                    if let Some(path) = history {
-                        // History is a comfort: a full disk is no reason to end a conversation.
-                        let _ = editor.append_history(path).or_else(|_| editor.save_history(path));
+            Lines::Terminal(editor, history) => {
+                interrupt::clear();
+                let line = {
+                    let _waiting = interrupt::terminates_here();
+                    editor.readline("> ")
+                };
+                match line {
+                    Ok(line) => {
+                        let _ = editor.add_history_entry(&line);
+                        if let Some(path) = history {
+                            // History is a comfort: a full disk is no reason to end a conversation.
+                            let _ = editor.append_history(path).or_else(|_| editor.save_history(path));
+                        }
+                        Ok(Some(line))
                     }
-                    Ok(Some(line))
+                    Err(ReadlineError::Eof) => Ok(None),
+                    Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
+                    Err(error) => Err(error).context("cannot read from the terminal"),
                 }
-                Err(ReadlineError::Eof) => Ok(None),
-                Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
-                Err(error) => Err(error).context("cannot read from the terminal"),
-            },
+            }
         }
     }
 }

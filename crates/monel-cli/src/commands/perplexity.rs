@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use monel_llm::{ContextOptions, ModelFile};
+use monel_llm::{ContextOptions, ModelFile, perplexity};
 use serde_json::json;
 
 use crate::args::perplexity::Args;
@@ -24,7 +24,9 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     let window = args.ctx_size as usize;
     let cache = session::context_options(&file, None, &args.cache);
     let options = ContextOptions { context: Some(window), ..cache };
-    let model = session::load(file, &device, &options)?;
+    let mut needs = file.needs(&device, &options)?;
+    perplexity::add_needs(&file, window, &mut needs)?;
+    let model = session::load_planned(file, &device, &needs)?;
     let ids = model.tokenizer.encode(&text, true, false)?;
     let mut context = session::context(&model, &options)?;
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());

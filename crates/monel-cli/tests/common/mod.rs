@@ -1,5 +1,9 @@
 //! What several test programs share: running the binary, small wheels, waiting for a condition.
-#![allow(dead_code)] // Each test program uses its part of it.
+#![allow(dead_code, clippy::unwrap_used)] // Each test program uses its part of it; helpers of tests are tests.
+
+pub mod models;
+#[cfg(unix)]
+pub mod terminal;
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -30,7 +34,7 @@ pub fn stderr(output: &Output) -> String {
 }
 
 /// Waits for something another process does; panics after a minute.
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn until(what: impl std::fmt::Display, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < Duration::from_secs(60), "waited a minute for {what}");
