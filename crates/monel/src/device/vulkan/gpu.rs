@@ -12,6 +12,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+/// What the driver should do with memory when it runs out (contract M6), where it can evict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Residency {
+    /// Weights and caches stay, whoever else wants memory: the next token comes without delay.
+    #[default]
+    Latency,
+    /// Nothing is held more firmly than other programs' memory.
+    Battery,
+}
+
+impl Residency {
+    /// The priority of allocations: 0.5 is what drivers assume.
+    pub fn priority(self) -> f32 {
+        match self {
+            Residency::Latency => 1.0,
+            Residency::Battery => 0.5,
+        }
+    }
+}
+
 /// Reads the device's clock and the host's together.
 enum Clock {
     Khr(ash::khr::calibrated_timestamps::Device),
@@ -31,6 +51,8 @@ pub struct Gpu {
     pub set_layout: vk::DescriptorSetLayout,
     /// Every kernel's layout: the set above and 128 bytes of immediates.
     pub layout: vk::PipelineLayout,
+    /// How hard memory clings to the device.
+    pub residency: Residency,
     /// What is used of the device beyond the floor.
     pub used: Used,
     /// Bytes of device memory that are allocated.
@@ -64,7 +86,7 @@ impl Drop for Gpu {
 
 impl Gpu {
     /// Opens an adapter, or says what it lacks.
-    pub fn new(instance: Arc<Instance>, adapter: Adapter) -> Result<Arc<Gpu>> {
+    pub fn new(instance: Arc<Instance>, adapter: Adapter, residency: Residency) -> Result<Arc<Gpu>> {
         let what = format!("opening {}", adapter.name);
         let used = match &adapter.used {
             Ok(used) => used.clone(),
@@ -143,6 +165,7 @@ impl Gpu {
         };
         let mut gpu = Gpu {
             queries: Mutex::default(),
+            residency,
             clock,
             fault: used.fault.then(|| ash::ext::device_fault::Device::new(of.0, of.1)),
             host_memory: used.host_memory.then(|| ash::ext::external_memory_host::Device::new(of.0, of.1)),

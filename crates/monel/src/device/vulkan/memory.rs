@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Size of a block that several buffers share.
 const BLOCK: u64 = 256 << 20;
 /// Where pieces begin: more than every device's alignment of storage buffers.
-const ALIGN: u64 = 256;
+pub const ALIGN: u64 = 256;
 /// Where buffers begin that the host sees, so that their addresses are page-aligned.
 const PAGE: u64 = crate::device::software::memory::PAGE as u64;
 
@@ -90,7 +90,14 @@ impl Block {
         let needs = unsafe { gpu.raw.get_buffer_memory_requirements(buffer) };
         let mut last = vk::Result::ERROR_OUT_OF_DEVICE_MEMORY;
         for kind in memory_types(gpu, used_for, needs.memory_type_bits) {
-            let info = vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(kind);
+            let mut info =
+                vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(kind);
+            // What kernels read stays, staging may go first.
+            let share = if used_for == Use::Staging { 0.2 } else { gpu.residency.priority() };
+            let mut priority = vk::MemoryPriorityAllocateInfoEXT::default().priority(share);
+            if gpu.used.priority {
+                info = info.push_next(&mut priority);
+            }
             // SAFETY: the structure lives through the call.
             match unsafe { gpu.raw.allocate_memory(&info, None) } {
                 Ok(memory) => {
@@ -225,14 +232,16 @@ impl Allocator {
         Ok(memory)
     }
 
-    /// Drops a block that has become empty, except for one of each use that is kept for the next time.
+    /// Drops a block that has become empty, except for one of each use that is kept for the next time, and as much
+    /// staging as a stream of uploads has on the way.
     fn tidy(&self, block: &Arc<Block>) {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         if !block.is_empty() {
             return;
         }
         let spare = |b: &Arc<Block>| b.used_for == block.used_for && b.is_empty() && b.size <= BLOCK;
-        if block.size > BLOCK || blocks.iter().filter(|b| spare(b)).count() > 1 {
+        let kept = if block.used_for == Use::Staging { 6 } else { 1 };
+        if block.size > BLOCK || blocks.iter().filter(|b| spare(b)).count() > kept {
             blocks.retain(|b| !Arc::ptr_eq(b, block));
         }
     }

@@ -43,6 +43,7 @@ use adapter::Adapter;
 pub use adapter::Forced;
 use commands::{BufferPool, Faults};
 use gpu::Gpu;
+pub use gpu::Residency;
 use memory::{Allocator, Use};
 use pipeline::Pipelines;
 use queue::Queue;
@@ -60,6 +61,8 @@ pub struct Options {
     pub timeout: Duration,
     /// Where compiled kernels are kept; `None` keeps none.
     pub cache: Option<PathBuf>,
+    /// What happens to memory when the device runs out of it.
+    pub residency: Residency,
     /// What counts as missing, for tests.
     pub forced: Forced,
     /// Everything that is not Vulkan's own.
@@ -72,6 +75,7 @@ impl Default for Options {
             index: 0,
             timeout: Duration::from_secs(60),
             cache: pipeline::default_directory(),
+            residency: Residency::default(),
             forced: Forced::default(),
             settings: Settings::default(),
         }
@@ -161,7 +165,7 @@ fn make(options: &Options) -> Result<(Device, Arc<Shared>)> {
     })?;
     let rates = rates(&adapter);
     let counts = Arc::new(Counts::default());
-    let gpu = Gpu::new(instance, adapter)?;
+    let gpu = Gpu::new(instance, adapter, options.residency)?;
     let allocator = Allocator::new(gpu.clone());
     let faults = allocator.piece(Use::Shared, "words for faults", Faults::BYTES)?;
     let queue = Queue::new(gpu.clone(), options.timeout);

@@ -1,13 +1,16 @@
-//! Transfers: through staging memory to and from the host, by the copy command on the device.
+//! Transfers: through staging memory to and from the host; on the device by a kernel, or the copy command for odd bytes.
 //!
 //! The copy command moves any number of bytes from anywhere to anywhere, which filling does not (whole words only), so
 //! the ends of a fill are copies from a few staged bytes.
 
 use super::Shared;
 use super::commands::{After, Before, Counted, GpuCommands, Kept, barrier};
-use super::memory::{GpuMemory, Use};
+use super::memory::{ALIGN, Block, GpuMemory, Use};
+use super::record::{Bound, Recipe, Sets, Step};
 use crate::device::driver::{Memory, Region, StagedBytes, Transfer};
 use crate::error::{Error, Result};
+use crate::gpu::{Dispatch, Memory as Which, Operand, Shader};
+use crate::tensor::{DType, Desc};
 use ash::vk;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -40,11 +43,65 @@ impl Shared {
             Transfer::Copy { from, to } => {
                 let source = GpuMemory::of(&from.0, &self.gpu)?;
                 let target = GpuMemory::of(&to.0, &self.gpu)?;
-                let copies = copies((source, &from.1), (target, &to.1))?;
                 let keep = vec![from.0.clone(), to.0.clone()];
+                if let Some(words) = Words::of((source, &from.1), (target, &to.1))? {
+                    return self.copy_words(words, keep);
+                }
+                let copies = copies((source, &from.1), (target, &to.1))?;
                 self.transfer(&[copies], None, After::Nothing, keep, Vec::new(), None)
             }
         }
+    }
+
+    /// Copies by a kernel: five times faster than the copy command on NVIDIA's GPUs.
+    fn copy_words(self: &Arc<Self>, words: Words<'_>, keep: Vec<Arc<dyn Memory>>) -> Result<GpuCommands> {
+        let Words { from: (source, mut from), to: (target, mut to), mut bytes, unit } = words;
+        let wrong = |reason| Error::Kernel(format!("copy: {reason}"));
+        let mut made = Vec::new();
+        while bytes > 0 {
+            let (x, x_at) = source.window(from);
+            let (y, y_at) = target.window(to);
+            // No further than both bindings reach.
+            let part = bytes.min((self.gpu.max_range() - ALIGN) / unit * unit);
+            let desc = Desc::new(DType::I32, &[(part / 4) as usize])?;
+            let element = if unit == 16 { "vec4<u32>" } else { "u32" };
+            let operand = |offset, memory| Operand { desc, offset, memory };
+            let dispatch = Shader::new("copy_bytes", include_str!("copy.wgsl"))
+                .number("count", (part / unit) as usize)
+                .raw("x", "read", element, &operand(x_at, Which::Input(0)))
+                .raw("y", "read_write", element, &operand(y_at, Which::Output))
+                .define("UNIT", unit)
+                .items((part / unit) as usize, 256)
+                .map_err(wrong)?;
+            made.push((vec![x, y], dispatch));
+            (from, to, bytes) = (from + part, to + part, bytes - part);
+        }
+        let sets = Sets::new(&self.gpu, made.iter().map(|(bindings, _)| bindings))?;
+        let step = |(bindings, dispatch): (Vec<Bound>, Dispatch)| {
+            Ok(Step {
+                pipeline: self.pipelines.get(&dispatch.source)?,
+                set: sets.as_ref().and_then(|s| s.by_bindings.get(&bindings)).copied(),
+                immediates: dispatch.immediates,
+                groups: dispatch.groups,
+                label: "copy".into(),
+            })
+        };
+        let steps = made.into_iter().map(step).collect::<Result<Vec<_>>>()?;
+        let buffer = Recipe { levels: vec![steps], faults: false }.record(&self.buffers, None)?;
+        Ok(GpuCommands {
+            buffer,
+            after: After::Nothing,
+            last: AtomicU64::new(0),
+            recipe: None,
+            kept: Kept {
+                sets: sets.map(|s| s.pool),
+                memory: keep,
+                own: Vec::new(),
+                staged: None,
+                pipelines: self.pipelines.clone(),
+                counted: Counted::new(&self.counts),
+            },
+        })
     }
 
     fn upload(
@@ -161,6 +218,33 @@ impl Shared {
             Ok(())
         })?;
         self.queue.submit_own(buffer, memory.block.clone())
+    }
+}
+
+/// One run of whole words, for a kernel.
+struct Words<'a> {
+    from: (&'a Block, u64),
+    to: (&'a Block, u64),
+    bytes: u64,
+    /// Bytes that an invocation moves.
+    unit: u64,
+}
+
+/// Below this a kernel is not worth its descriptors.
+const WORTH: usize = 1024;
+
+impl<'a> Words<'a> {
+    /// `None` for what the copy command does: several runs, odd ends, few bytes.
+    fn of(from: (&'a GpuMemory, &Region), to: (&'a GpuMemory, &Region)) -> Result<Option<Words<'a>>> {
+        let bytes = from.1.bytes();
+        if bytes < WORTH || !from.1.is_dense() || !to.1.is_dense() {
+            return Ok(None);
+        }
+        let at = |(memory, region): (&GpuMemory, &Region)| memory.at(region.offset..region.offset + bytes);
+        let (a, b) = (at(from)?, at(to)?);
+        let fits = |unit: &u64| (a | b | bytes as u64).is_multiple_of(*unit);
+        let Some(unit) = [16, 4].into_iter().find(fits) else { return Ok(None) };
+        Ok(Some(Words { from: (&from.0.block, a), to: (&to.0.block, b), bytes: bytes as u64, unit }))
     }
 }
 
