@@ -12,36 +12,33 @@ use std::any::Any;
 use std::collections::HashMap;
 
 /// The graph with quantizing made explicit, or `None` if there is nothing to change.
-/// `quantizes` says for which weights and x, both as they are in the graph.
-pub fn lower(
-    graph: &Graph,
-    to_type: DType,
-    quantizes: impl Fn(&Desc, &Desc) -> bool,
-) -> Result<Option<Graph>> {
-    let is_product = |node: &crate::graph::Node| {
+/// `wants` says in which type the device wants the x of a product, from its weights and x as they are in the graph;
+/// `None` leaves x as it is.
+pub fn lower(graph: &Graph, wants: impl Fn(&Desc, &Desc) -> Option<DType>) -> Result<Option<Graph>> {
+    let wanted = |node: &crate::graph::Node| {
         let op: &dyn Any = node.op.as_ref();
-        op.is::<MatMul>() && quantizes(graph.desc(node.inputs[0]), graph.desc(node.inputs[1]))
+        op.is::<MatMul>().then(|| wants(graph.desc(node.inputs[0]), graph.desc(node.inputs[1]))).flatten()
     };
-    if !graph.nodes().any(|(_, n)| is_product(n)) {
+    if !graph.nodes().any(|(_, n)| wanted(n).is_some()) {
         return Ok(None);
     }
     let mut to = Graph::new(graph.name());
     let mut map: Vec<Value> = Vec::with_capacity(graph.entries().len());
-    let mut quantized: HashMap<Value, Value> = HashMap::new();
+    let mut quantized: HashMap<(Value, DType), Value> = HashMap::new();
     for entry in graph.entries() {
         let value = match &entry.source {
             Source::Leaf(tensor) => to.leaf(tensor),
             Source::View { of, offset } => to.view_as(map[of.index()], *offset, entry.desc)?,
             Source::Node(node) => {
                 let mut inputs: Vec<Value> = node.inputs.iter().map(|v| map[v.index()]).collect();
-                if is_product(node) {
-                    inputs[1] = match quantized.get(&inputs[1]) {
+                if let Some(dtype) = wanted(node) {
+                    inputs[1] = match quantized.get(&(inputs[1], dtype)) {
                         Some(&q) => q,
                         None => {
-                            let q = to.apply(QuantizeRows { to: to_type }, &[inputs[1]])?;
+                            let q = to.apply(QuantizeRows { to: dtype }, &[inputs[1]])?;
                             // Only values that nothing overwrites may be shared.
                             if matches!(to.entry(to.resolve(inputs[1]).0).source, Source::Node(_)) {
-                                quantized.insert(inputs[1], q);
+                                quantized.insert((inputs[1], dtype), q);
                             }
                             q
                         }

@@ -165,16 +165,7 @@ fn planar(
         true => include_str!("../gpu/dot4.wgsl"),
         false => include_str!("../gpu/dot4_plain.wgsl"),
     };
-    let group = match block {
-        BlockType::Q4_0 => include_str!("../gpu/group/q4_0.wgsl"),
-        BlockType::Q4_1 => include_str!("../gpu/group/q4_1.wgsl"),
-        BlockType::Q5_0 => include_str!("../gpu/group/q5_0.wgsl"),
-        BlockType::Q5_1 => include_str!("../gpu/group/q5_1.wgsl"),
-        BlockType::Q4_K => include_str!("../gpu/group/q4_k.wgsl"),
-        BlockType::Q5_K => include_str!("../gpu/group/q5_k.wgsl"),
-        BlockType::Q6_K => include_str!("../gpu/group/q6_k.wgsl"),
-        _ => include_str!("../gpu/group/q8_0.wgsl"),
-    };
+    let group = group(block);
     let row = w.desc.dtype.row_bytes(w.desc.ne[0]) / 16;
     let mut shader = shader
         .part(dot)
@@ -212,6 +203,20 @@ fn planar(
       }}"
         ),
     )
+}
+
+/// WGSL that takes a group of 32 planar weights apart (`group_NAME`).
+pub(super) fn group(block: BlockType) -> &'static str {
+    match block {
+        BlockType::Q4_0 => include_str!("../gpu/group/q4_0.wgsl"),
+        BlockType::Q4_1 => include_str!("../gpu/group/q4_1.wgsl"),
+        BlockType::Q5_0 => include_str!("../gpu/group/q5_0.wgsl"),
+        BlockType::Q5_1 => include_str!("../gpu/group/q5_1.wgsl"),
+        BlockType::Q4_K => include_str!("../gpu/group/q4_k.wgsl"),
+        BlockType::Q5_K => include_str!("../gpu/group/q5_k.wgsl"),
+        BlockType::Q6_K => include_str!("../gpu/group/q6_k.wgsl"),
+        _ => include_str!("../gpu/group/q8_0.wgsl"),
+    }
 }
 
 /// Products in f32 with eight weights at a time.

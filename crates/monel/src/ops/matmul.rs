@@ -23,7 +23,7 @@ const FEW_COLUMNS: usize = 8;
 /// Multiply-adds worth handing to a thread at once: about 10 µs.
 const PIECE: usize = 1 << 20;
 
-/// Weights `[k, n, b2, b3]` of any real type, x F32 (or Q8A) `[k, m, B2, B3]`; the result is F32 `[n, m, B2, B3]`.
+/// Weights `[k, n, b2, b3]` of any real type, x F32 (or what `QuantizeRows` makes of it) `[k, m, B2, B3]`; the result is F32 `[n, m, B2, B3]`.
 #[derive(Clone, Copy, Debug)]
 pub struct MatMul;
 
@@ -51,6 +51,7 @@ impl Op for MatMul {
             DType::F32 => w.dtype.is_float() || quantized,
             DType::Q8A => quantized,
             DType::Q8P => matches!(w.dtype, DType::Planar(_)),
+            DType::F16 => w.dtype == DType::F16 || quantized,
             _ => false,
         };
         if !pair {
@@ -71,6 +72,8 @@ impl Op for MatMul {
         let (w, x) = (&inputs[0], &inputs[1]);
         if w.dtype.is_quantized() && x.dtype != DType::Q8A {
             simd::act_row_bytes(x.ne[0]) * x.rows()
+        } else if x.dtype == DType::F16 {
+            4 * x.ne[0] * x.rows()
         } else {
             0
         }
@@ -83,7 +86,20 @@ impl Op for MatMul {
         }
         if w.desc.dtype.is_float() {
             let kind = Kind::Float(w.desc.dtype.block().unwrap_or(BlockType::F32));
-            return vec![Product::new(kind, w, x, out).kernel(call.threads)];
+            if x.desc.dtype == DType::F32 {
+                return vec![Product::new(kind, w, x, out).kernel(call.threads)];
+            }
+            let Ok(desc) = Desc::new(DType::F32, &x.desc.ne) else { return Vec::new() };
+            // SAFETY: the plan reserved this much for the op.
+            let wide = unsafe { Output::new(call.scratch.ptr(), desc) };
+            let widen = Kernel::rows(desc.rows(), desc.nb[1], move |r, worker| {
+                // SAFETY: row r belongs to item r.
+                simd::f16_to_f32(worker.isa, x.row(r), unsafe { wide.row_mut(r) });
+                Ok(())
+            });
+            // SAFETY: the same memory, written by the kernel before.
+            let x = unsafe { Input::new(call.scratch.ptr(), desc) };
+            return vec![widen, Product::new(kind, w, x, out).kernel(call.threads)];
         }
         let kind = match w.desc.dtype {
             DType::Packed(block) => Kind::Packed(block),
@@ -100,9 +116,12 @@ impl Op for MatMul {
             let isa = worker.isa;
             // SAFETY: row r belongs to item r.
             let row = unsafe { quantized.row_mut::<u8>(r) };
-            if x.desc.dtype == DType::Q8P {
+            if x.desc.dtype != DType::F32 {
                 let values = worker.floats(x.desc.ne[0]);
-                super::q8p_floats(x.row(r), values);
+                match x.desc.dtype {
+                    DType::F16 => simd::f16_to_f32(isa, x.row(r), values),
+                    _ => super::q8p_floats(x.row(r), values),
+                }
                 return simd::quantize_act_row(isa, values, row).map_err(|e| Error::Kernel(e.to_string()));
             }
             simd::quantize_act_row(isa, x.row(r), row).map_err(|e| Error::Kernel(e.to_string()))
@@ -116,8 +135,10 @@ impl Op for MatMul {
         let (w, x, y) = (&call.inputs[0], &call.inputs[1], &call.output);
         let (k, m) = (w.desc.ne[0], x.desc.ne[1]);
         let [n, _, b2, b3] = y.desc.ne;
-        if let (DType::Planar(_), DType::Q8P) = (w.desc.dtype, x.desc.dtype) {
-            return super::mat_vec::shader(call);
+        match (w.desc.dtype, x.desc.dtype) {
+            (DType::Planar(_), DType::Q8P) => return super::mat_vec::shader(call),
+            (_, DType::F16) => return super::mat_tile::shader(call),
+            _ => {}
         }
         if w.desc.dtype.block().is_none() && !matches!(w.desc.dtype, DType::Planar(_))
             || x.desc.dtype != DType::F32
@@ -381,6 +402,10 @@ pub(super) fn cases() -> Vec<Case> {
         case(Operand::normal(dtype, &[64, 20]).slice(1, 3, 11), f32(&[96, 5]).slice(0, 16, 64));
     }
     cases.push(Case::new(MatMul, DType::F32, vec![f32(&[1024, 700]), f32(&[1024, 70])], float));
+    for (k, n, m) in [(32, 16, 16), (64, 64, 64), (96, 33, 17), (576, 300, 70), (256, 1000, 2000)] {
+        let half = |ne: &[usize]| Operand::normal(DType::F16, ne);
+        cases.push(Case::new(MatMul, DType::F16, vec![half(&[k, n]), half(&[k, m])], float));
+    }
     for block in BlockType::ALL.into_iter().filter(|b| !b.is_float()) {
         let natural = DType::of(block);
         let unit = natural.block_len();
@@ -416,6 +441,16 @@ pub(super) fn cases() -> Vec<Case> {
                 Operand::normal(DType::Q8P, &[blocks * unit, m]),
             ];
             cases.push(Case::new(MatMul, planar, operands, Tolerance::Nmse(1e-9)));
+        }
+        // GPUs with matrices: weights are rounded to f16.
+        for (blocks, n, m) in
+            [(1, 16, 16), (2, 64, 64), (3, 40, 13), (5, 300, 70), (2, 1000, 2000), (2, 0, 5)]
+        {
+            let operands = vec![
+                Operand::normal(planar, &[blocks * unit, n]),
+                Operand::normal(DType::F16, &[blocks * unit, m]),
+            ];
+            cases.push(Case::new(MatMul, planar, operands, integer));
         }
     }
     cases

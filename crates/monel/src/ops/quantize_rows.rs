@@ -1,7 +1,8 @@
-//! Quantizing rows of activations to eight bits: the right-hand side of integer products.
+//! Rows of activations made ready for matrix products: the right-hand side in fewer bits.
 //!
-//! In blocks of 32: d = max|x| / 127, q = round(x / d). Inserted by devices before products with quantized weights; part
-//! of no model's formula. CPUs take `DType::Q8A`, GPUs `DType::Q8P`.
+//! Eight bits in blocks of 32: d = max|x| / 127, q = round(x / d); CPUs take `DType::Q8A`, GPUs `DType::Q8P`. GPUs with
+//! cooperative matrices take F16 for many columns; what F16 cannot hold becomes its largest number. Inserted by devices
+//! before products; part of no model's formula.
 
 use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
@@ -11,13 +12,15 @@ use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Kernel, RefTensor};
 use crate::tensor::{DType, Desc};
 
+/// The largest number of F16.
+const LARGEST: f32 = 65504.0;
 /// Values that share a scale.
 const BLOCK: usize = 32;
 
-/// x F32 `[k, rows..]`, k a multiple of 32, to eight-bit rows of the same shape.
+/// x F32 `[k, rows..]` to rows of the same shape in fewer bits; eight bits take k a multiple of 32.
 #[derive(Clone, Copy, Debug)]
 pub struct QuantizeRows {
-    /// `Q8A` or `Q8P`.
+    /// `Q8A`, `Q8P` or `F16`.
     pub to: DType,
 }
 
@@ -78,8 +81,8 @@ impl Op for QuantizeRows {
     }
 
     fn supports(&self, inputs: &[Desc], output: &Desc) -> Result<(), String> {
-        if !matches!(self.to, DType::Q8A | DType::Q8P) {
-            return Err(format!("rows are quantized to Q8A or Q8P, found {}", self.to));
+        if !matches!(self.to, DType::Q8A | DType::Q8P | DType::F16) {
+            return Err(format!("rows become Q8A, Q8P or F16, found {}", self.to));
         }
         if inputs[0].has_dense_rows() && output.is_contiguous() {
             return Ok(());
@@ -98,6 +101,15 @@ impl Op for QuantizeRows {
     fn kernels(&self, call: &Call<'_>) -> Vec<Kernel> {
         let (x, out, to) = (call.inputs[0], call.output, self.to);
         vec![Kernel::rows(x.desc.rows(), x.desc.nb[1], move |r, worker| {
+            if to == DType::F16 {
+                let isa = worker.isa;
+                let wide = worker.floats(x.desc.ne[0]);
+                let clamp = |x: f32| if x.abs() > LARGEST { LARGEST.copysign(x) } else { x };
+                wide.iter_mut().zip(x.row::<f32>(r)).for_each(|(w, &x)| *w = clamp(x));
+                // SAFETY: row r belongs to item r.
+                simd::f32_to_f16(isa, wide, unsafe { out.row_mut(r) });
+                return Ok(());
+            }
             // SAFETY: row r belongs to item r.
             let row = unsafe { out.row_mut::<u8>(r) };
             if to == DType::Q8P {
@@ -110,6 +122,17 @@ impl Op for QuantizeRows {
 
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         let (x, y) = (&call.inputs[0], &call.output);
+        if y.desc.dtype == DType::F16 {
+            let pairs = y.desc.ne[0] / 2;
+            if !y.desc.ne[0].is_multiple_of(2) || !x.desc.is_contiguous() {
+                return Err(format!("rows of whole pairs without gaps, found {}", x.desc));
+            }
+            let shader = Shader::new("rows_to_f16", include_str!("rows_to_f16.wgsl"))
+                .number("count", y.desc.rows() * pairs)
+                .raw("x", "read", "f32", x)
+                .raw("y", "read_write", "u32", y);
+            return Ok(vec![shader.items(y.desc.rows() * pairs, 128)?]);
+        }
         if y.desc.dtype != DType::Q8P {
             return Err(format!("{} is a layout of CPUs", y.desc.dtype));
         }
@@ -129,7 +152,11 @@ impl Op for QuantizeRows {
     }
 
     fn reference(&self, inputs: &[RefTensor], _: &Desc) -> RefTensor {
-        inputs[0].clone()
+        let mut out = inputs[0].clone();
+        if self.to == DType::F16 {
+            out.data.iter_mut().for_each(|x| *x = x.clamp(-f64::from(LARGEST), f64::from(LARGEST)));
+        }
+        out
     }
 }
 
@@ -137,6 +164,11 @@ pub(super) fn cases() -> Vec<Case> {
     // Half a step of 1/127 of each block's largest value: about 1e-5 of the energy of normal numbers.
     let case = |to, x: Operand| Case::new(QuantizeRows { to }, to, vec![x], Tolerance::Nmse(1e-4));
     let mut cases = Vec::new();
+    let half = |x| Case::new(QuantizeRows { to: DType::F16 }, DType::F16, vec![x], Tolerance::Exact);
+    cases.push(half(Operand::normal(DType::F32, &[576, 3])));
+    cases.push(half(Operand::normal(DType::F32, &[64, 3, 2])));
+    let large = Fill::Values(vec![1e9, -1e9, 65504.0, -65519.0, 65520.0, 1e-9, 0.0, 1.0]);
+    cases.push(half(Operand::normal(DType::F32, &[8]).fill(large)));
     for to in [DType::Q8A, DType::Q8P] {
         for ne in [&[32][..], &[64, 3], &[576, 2, 2], &[0, 4], &[96, 5]] {
             cases.push(case(to, Operand::normal(DType::F32, ne)));

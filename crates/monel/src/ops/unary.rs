@@ -216,7 +216,7 @@ pub(super) fn vectorized<R>(isa: Isa, f: impl FnOnce() -> R) -> R {
 }
 
 /// A function of `v` in WGSL.
-pub(super) fn wgsl(kind: UnaryKind) -> &'static str {
+pub(crate) fn wgsl(kind: UnaryKind) -> &'static str {
     match kind {
         UnaryKind::Neg => "-v",
         UnaryKind::Abs => "abs(v)",

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::graph::Graph;
-use crate::tensor::{DType, Desc};
+use crate::tensor::DType;
 
 /// Two-dimensional quantized weights are kept in tiles of sixteen rows.
 pub fn weight_type(dtype: DType, ne: [usize; 4]) -> DType {
@@ -14,6 +14,7 @@ pub fn weight_type(dtype: DType, ne: [usize; 4]) -> DType {
 
 /// The graph with quantizing made explicit, or `None` if there is nothing to change.
 pub fn lower(graph: &Graph) -> Result<Option<Graph>> {
-    let quantizes = |weights: &Desc, x: &Desc| weights.dtype.is_quantized() && x.dtype == DType::F32;
-    crate::device::lower::lower(graph, DType::Q8A, quantizes)
+    crate::device::lower::lower(graph, |weights, x| {
+        (weights.dtype.is_quantized() && x.dtype == DType::F32).then_some(DType::Q8A)
+    })
 }

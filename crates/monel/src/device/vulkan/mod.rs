@@ -21,7 +21,7 @@ mod pipeline;
 mod queue;
 mod ranges;
 mod record;
-mod shader;
+pub(crate) mod shader;
 #[cfg(test)]
 mod tests;
 mod times;
@@ -36,7 +36,7 @@ use super::{Counts, Device, DeviceKind, Listing, Settings};
 use crate::error::{Error, Result};
 use crate::gpu::{GpuCall, Memory as Which, Operand};
 use crate::graph::{Graph, Source, Value};
-use crate::ops::{Op, mat_vec};
+use crate::ops::{Op, mat_tile, mat_vec};
 use crate::plan::{Plan, Rates, Uses};
 use crate::tensor::{DType, Desc};
 use adapter::Adapter;
@@ -268,15 +268,17 @@ impl Driver for Vulkan {
     }
 
     fn lower(&self, graph: &Graph) -> Result<Option<Graph>> {
-        let quantizes = |w: &Desc, x: &Desc| {
-            matches!(w.dtype, DType::Planar(_))
-                && x.dtype == DType::F32
-                && x.has_dense_rows()
-                && w.ne[2] * w.ne[3] == 1
-                && w.is_contiguous()
-                && x.rows() <= mat_vec::MAX_COLUMNS
-        };
-        super::lower::lower(graph, DType::Q8P, quantizes)
+        let limits = self.shared.gpu.limits();
+        super::lower::lower(graph, |w, x| {
+            let planar = matches!(w.dtype, DType::Planar(_)) && w.ne[2] * w.ne[3] == 1 && w.is_contiguous();
+            if x.dtype != DType::F32 || !x.has_dense_rows() {
+                None
+            } else if x.rows() <= mat_vec::MAX_COLUMNS {
+                planar.then_some(DType::Q8P)
+            } else {
+                (x.is_contiguous() && mat_tile::takes(&limits, w)).then_some(DType::F16)
+            }
+        })
     }
 
     fn fuse(&self, graph: &Graph, uses: &Uses, first: Value) -> Option<Vec<Value>> {

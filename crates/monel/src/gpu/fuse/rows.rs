@@ -1,10 +1,10 @@
-//! Chains of row operations around norms: an addition, a norm, an addition, a norm, quantizing. One workgroup takes a row
-//! through all of them in registers.
+//! Chains of row operations: a gated unit, additions, norms, and the fewer bits that products want. One workgroup takes a
+//! row through all of them in registers.
 
 use super::{Member, View, same};
 use crate::gpu::{Dispatch, Limits, Shader};
 use crate::graph::Value;
-use crate::ops::{Binary, BinaryKind, QuantizeRows, RmsNorm};
+use crate::ops::{Binary, BinaryKind, Glu, QuantizeRows, RmsNorm, unary_wgsl};
 use crate::tensor::DType;
 
 /// Longest row that stays in registers.
@@ -15,6 +15,9 @@ fn kind(view: &View<'_>, value: Value) -> Option<char> {
     if view.op::<RmsNorm>(value).is_some() {
         return Some('n');
     }
+    if view.op::<Glu>(value).is_some() {
+        return Some('g');
+    }
     if view.op::<QuantizeRows>(value).is_some() {
         return Some('q');
     }
@@ -23,11 +26,13 @@ fn kind(view: &View<'_>, value: Value) -> Option<char> {
 
 pub(super) fn find(view: &View<'_>, first: Value) -> Vec<Value> {
     let mut group = vec![first];
-    let (Some('n' | 'a'), Some(desc)) = (kind(view, first), Some(view.desc(first))) else { return group };
+    let (Some('n' | 'a' | 'g'), Some(desc)) = (kind(view, first), Some(view.desc(first))) else {
+        return group;
+    };
     let shape = desc.ne;
     loop {
         let last = group[group.len() - 1];
-        let fits = |v: Value| kind(view, v).is_some() && view.desc(v).ne == shape;
+        let fits = |v: Value| kind(view, v).is_some_and(|k| k != 'g') && view.desc(v).ne == shape;
         // A result of the chain may be read by others too: it is written then.
         match view.any_next(&group, last, fits) {
             Some(next) if group.len() < 6 => {

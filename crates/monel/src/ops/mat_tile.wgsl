@@ -1,0 +1,88 @@
+// Many columns with cooperative matrices: a workgroup makes $BM columns by $BN rows of the result, in steps of 64 along k.
+// Tiles lie in workgroup memory as f16, eight values to a word of sixteen bytes, rows nine words apart so that neighbours
+// do not meet in one bank. While a step is multiplied, the next one is on its way into registers.
+alias MA = coop_mat16x16<f16, A>;
+alias MB = coop_mat16x16<f16, B>;
+alias MC = coop_mat16x16<f32, C>;
+var<workgroup> xs: array<vec4<u32>, $XS>;
+var<workgroup> ws: array<vec4<u32>, $WS>;
+var<workgroup> edge: array<f32, $EDGE>;
+@compute @workgroup_size($THREADS)
+fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32, @builtin(subgroup_size) size: u32,
+        @builtin(subgroup_invocation_id) lane: u32) {
+  let li = sg * size + lane;
+  let tile = wg.x + wg.y * 32768u;
+  // Workgroups behind the last tile repeat its loads and store nothing.
+  // Tiles of the same weights follow each other, so that the cache serves all but one of them.
+  let m0 = (tile % p.tiles_m) * $BMu;
+  let n0 = (tile / p.tiles_m) * $BNu;
+  let wm = (sg % $ACROSSu) * $WMu;
+  let wn = (sg / $ACROSSu) * $WNu;
+  // Loading: an invocation takes a group of 32 weights and four words of x, in each step.
+  let row = n0 + li / 2u;
+  let half = li % 2u;
+  let w_row = p.w4 + min(row, p.n - 1u) * p.row;
+  let to_w = (li / 2u) * 9u + half * 4u;
+  let x_row = li / 8u;
+  let x_word = li % 8u;
+  let x_words = p.k / 8u;
+  var next: $GROUP;
+  var fetched: array<vec4<u32>, 4>;
+  var c: array<MC, $FRAGMENTS>;
+  let steps = (p.k + 63u) / 64u;
+  next = load_w(w_row, min(half, p.k / 32u - 1u));
+  for (var i = 0u; i < 4u; i++) {
+    fetched[i] = x4[p.x4 + min(m0 + x_row + i * $XROWSu, p.m - 1u) * x_words + min(x_word, x_words - 1u)];
+  }
+  for (var s = 0u; s < steps; s++) {
+    // Behind the end of k there are zeros on one side; behind the last row and column is what nobody stores.
+    let inside = s * 64u + x_word * 8u < p.k;
+    for (var i = 0u; i < 4u; i++) {
+      xs[(x_row + i * $XROWSu) * 9u + x_word] = select(vec4<u32>(0u), fetched[i], inside);
+    }
+    $STORE
+    workgroupBarrier();
+    if s + 1u < steps {
+      let g = min((s + 1u) * 2u + half, p.k / 32u - 1u);
+      next = load_w(w_row, g);
+      let word = min((s + 1u) * 8u + x_word, x_words - 1u);
+      for (var i = 0u; i < 4u; i++) {
+        fetched[i] = x4[p.x4 + min(m0 + x_row + i * $XROWSu, p.m - 1u) * x_words + word];
+      }
+    }
+    for (var k = 0u; k < 4u; k++) {
+      $LOAD_A
+      for (var j = 0u; j < $FNu; j++) {
+        let at = (wn + j * 16u) * 9u + k * 2u;
+        let b = coopLoad<MB>(&ws[at], 9u);
+        $MULTIPLY
+      }
+    }
+    workgroupBarrier();
+  }
+  let stride = p.n;
+  if m0 + $BMu <= p.m && n0 + $BNu <= p.n {
+    for (var i = 0u; i < $FMu; i++) {
+      for (var j = 0u; j < $FNu; j++) {
+        let to = p.y + (m0 + wm + i * 16u) * stride + n0 + wn + j * 16u;
+        coopStoreT(c[i * $FNu + j], &y[to], stride);
+      }
+    }
+  } else {
+    // At the edges by way of workgroup memory, as a matrix is stored whole.
+    let mine = sg * 256u;
+    for (var i = 0u; i < $FMu; i++) {
+      for (var j = 0u; j < $FNu; j++) {
+        let sixteen = 16u;
+        coopStoreT(c[i * $FNu + j], &edge[mine], sixteen);
+        workgroupBarrier();
+        for (var e = lane; e < 256u; e += size) {
+          let col = m0 + wm + i * 16u + e / 16u;
+          let r = n0 + wn + j * 16u + e % 16u;
+          if col < p.m && r < p.n { y[p.y + col * stride + r] = edge[mine + e]; }
+        }
+        workgroupBarrier();
+      }
+    }
+  }
+}
