@@ -37,10 +37,20 @@ pub(crate) fn takes(limits: &Limits, w: &Desc) -> bool {
     has(limits) && kind && w.ne[0] > 0 && w.ne[2] * w.ne[3] == 1 && w.is_contiguous()
 }
 
+/// Whether the kernel can run with these operands: it reads sixteen bytes at a time.
+pub(super) fn fits(call: &GpuCall<'_>) -> bool {
+    let (w, x, y) = (&call.inputs[0], &call.inputs[1], &call.output);
+    takes(&call.limits, &w.desc)
+        && x.desc.is_contiguous()
+        && y.desc.is_contiguous()
+        && w.offset.is_multiple_of(16)
+        && x.offset.is_multiple_of(16)
+}
+
 pub(super) fn shader(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
     let (w, x, y) = (&call.inputs[0], &call.inputs[1], &call.output);
     let (k, n, m) = (w.desc.ne[0], w.desc.ne[1], x.desc.rows());
-    if !takes(&call.limits, &w.desc) || !x.desc.is_contiguous() || !y.desc.is_contiguous() {
+    if !fits(call) {
         return Err(format!("no product of {} and {} with matrices", w.desc, x.desc));
     }
     let tiles = |t: &Tile| m.div_ceil(t.bm) * n.div_ceil(t.bn);

@@ -137,11 +137,11 @@ impl Op for MatMul {
         let [n, _, b2, b3] = y.desc.ne;
         match (w.desc.dtype, x.desc.dtype) {
             (DType::Planar(_), DType::Q8P) => return super::mat_vec::shader(call),
-            (_, DType::F16) => return super::mat_tile::shader(call),
+            (_, DType::F16) if super::mat_tile::fits(call) => return super::mat_tile::shader(call),
             _ => {}
         }
         if w.desc.dtype.block().is_none() && !matches!(w.desc.dtype, DType::Planar(_))
-            || x.desc.dtype != DType::F32
+            || !matches!(x.desc.dtype, DType::F32 | DType::F16)
         {
             return Err(format!("no GPU kernel for {} times {}", w.desc.dtype, x.desc.dtype));
         }
@@ -161,8 +161,12 @@ impl Op for MatMul {
         let quads = k.is_multiple_of(4);
         if m <= FEW_COLUMNS {
             let (step, load, product) = match quads {
-                true => (4, "quad_w(row, q)", "dot(v, vec4<f32>(x[i], x[i + 1u], x[i + 2u], x[i + 3u]))"),
-                false => (1, "get_w(row + q)", "v * x[i]"),
+                true => (
+                    4,
+                    "quad_w(row, q)",
+                    "dot(v, vec4<f32>(get_x(i), get_x(i + 1u), get_x(i + 2u), get_x(i + 3u)))",
+                ),
+                false => (1, "get_w(row + q)", "v * get_x(i)"),
             };
             let shader = Shader::new("mat_vec", include_str!("mat_vec_plain.wgsl"))
                 .reductions(if call.limits.software { 16 } else { 64 })

@@ -103,6 +103,30 @@ pub(super) fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Disp
             }
             shader = shader.raw(name, "read", "vec4<f32>", term);
             body.push_str(&each(&format!("v[i] = v[i] + {name}[p.{name} + row + q];")));
+        } else if let (Some(glu), 0) = (member.is::<Glu>(), i) {
+            let up = &member.inputs[1];
+            let Some(name) = names.next() else { return no("names") };
+            if up.desc.dtype != DType::F32 || up.desc.ne != ne || !up.desc.is_contiguous() {
+                return no("a gate's other side");
+            }
+            let f = unary_wgsl(glu.activation());
+            shader = shader
+                .part(include_str!("../functions.wgsl"))
+                .raw(name, "read", "vec4<f32>", up)
+                .text(&format!("fn act(v: f32) -> f32 {{ return {f}; }}\n"));
+            let four = "let g = v[i]; v[i] = vec4<f32>(act(g.x), act(g.y), act(g.z), act(g.w))";
+            body.push_str(&each(&format!("{four} * {name}[p.{name} + row + q];")));
+        } else if member.is::<QuantizeRows>().is_some()
+            && y.desc.dtype == DType::F16
+            && i + 1 == members.len()
+        {
+            shader = shader.raw("pairs", "read_write", "vec2<u32>", y);
+            let limits = "vec4<f32>(-65504.0), vec4<f32>(65504.0)";
+            let bits = "f16_bits(h.x) | (f16_bits(h.y) << 16u), f16_bits(h.z) | (f16_bits(h.w) << 16u)";
+            body.push_str(&each(&format!(
+                "let h = clamp(v[i], {limits}); pairs[p.pairs + row + q] = vec2<u32>({bits});"
+            )));
+            continue;
         } else if member.is::<QuantizeRows>().is_some()
             && y.desc.dtype == DType::Q8P
             && i + 1 == members.len()
