@@ -29,8 +29,6 @@ pub struct Adapter {
     pub cache_key: String,
     /// What is used of it, or what our kernels need and it lacks.
     pub used: Result<Used, Vec<String>>,
-    /// Addresses of host memory that can be imported are multiples of this.
-    pub host_alignment: u64,
     /// Bits of a timestamp.
     pub timestamp_bits: u32,
     /// The extension for calibrated timestamps is the multi-vendor one, not yet Khronos'.
@@ -80,7 +78,6 @@ impl Instance {
         let mut p12 = vk::PhysicalDeviceVulkan12Properties::default();
         let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
         let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
-        let mut host = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
         let mut f11 = vk::PhysicalDeviceVulkan11Features::default();
         let mut f12 = vk::PhysicalDeviceVulkan12Features::default();
         let mut size = vk::PhysicalDeviceSubgroupSizeControlFeatures::default();
@@ -101,9 +98,6 @@ impl Instance {
             if modern || has(ash::khr::shader_integer_dot_product::NAME) {
                 properties = properties.push_next(&mut dots);
                 features = features.push_next(&mut dot);
-            }
-            if has(ash::ext::external_memory_host::NAME) {
-                properties = properties.push_next(&mut host);
             }
             if has(ash::khr::cooperative_matrix::NAME) {
                 features = features.push_next(&mut matrix);
@@ -169,8 +163,6 @@ impl Instance {
             software: kind == DeviceKind::Software,
             memory_model: yes(f12.vulkan_memory_model) && yes(f12.vulkan_memory_model_device_scope),
             matrices,
-            host_memory: has(ash::ext::external_memory_host::NAME)
-                && host.min_imported_host_pointer_alignment > 0,
             budget: has(ash::ext::memory_budget::NAME),
             priority: yes(priority.memory_priority),
             timestamps: family.is_some_and(|f| families[f].timestamp_valid_bits > 0)
@@ -202,7 +194,6 @@ impl Instance {
             queue_family: family.unwrap_or(0) as u32,
             cache_key: format!("{:x}-{:x}-{uuid}", base.vendor_id, base.device_id),
             used,
-            host_alignment: host.min_imported_host_pointer_alignment,
             timestamp_bits: family.map_or(0, |f| families[f].timestamp_valid_bits),
             calibrated_ext,
         }

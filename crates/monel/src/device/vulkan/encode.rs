@@ -59,13 +59,11 @@ impl Shared {
                 levels.push(Vec::new());
                 phase = levels.len() - 1;
             }
-            let mut level = phase;
-            for ready in collect.step(&step.ops)? {
+            for (level, ready) in (phase..).zip(collect.step(&step.ops)?) {
                 if levels.len() <= level {
                     levels.push(Vec::new());
                 }
                 levels[level].push(ready);
-                level += 1;
             }
         }
         levels.retain(|level| !level.is_empty());

@@ -62,8 +62,6 @@ pub struct Gpu {
     pub queries: Mutex<Vec<(vk::QueryPool, u32)>>,
     clock: Option<Clock>,
     fault: Option<ash::ext::device_fault::Device>,
-    /// Functions for host memory that is used in place.
-    pub host_memory: Option<ash::ext::external_memory_host::Device>,
     lost: AtomicBool,
     instance: Arc<Instance>,
 }
@@ -149,7 +147,6 @@ impl Gpu {
             info = info.push_next(&mut fault);
         }
         ask(used.budget, ash::ext::memory_budget::NAME);
-        ask(used.host_memory, ash::ext::external_memory_host::NAME);
         ask(used.calibrated && adapter.calibrated_ext, ash::ext::calibrated_timestamps::NAME);
         ask(used.calibrated && !adapter.calibrated_ext, ash::khr::calibrated_timestamps::NAME);
         let info = info.enabled_extension_names(&extensions);
@@ -168,7 +165,6 @@ impl Gpu {
             residency,
             clock,
             fault: used.fault.then(|| ash::ext::device_fault::Device::new(of.0, of.1)),
-            host_memory: used.host_memory.then(|| ash::ext::external_memory_host::Device::new(of.0, of.1)),
             used,
             id: format!("vulkan:{}", adapter.index),
             adapter,
