@@ -21,8 +21,11 @@ use crate::tensor::Desc;
 use std::fmt;
 use std::sync::Arc;
 
-/// Storage buffers of a dispatch.
-pub const MAX_BINDINGS: usize = 8;
+/// Storage buffers of a dispatch, on any device.
+pub const MIN_BINDINGS: usize = 8;
+
+/// Storage buffers of a dispatch where [`Limits::bindings`] says so.
+pub const MAX_BINDINGS: usize = 12;
 
 /// Words of immediates of a dispatch.
 pub const MAX_IMMEDIATES: usize = 32;
@@ -36,6 +39,8 @@ pub struct Limits {
     pub shared_memory: u32,
     /// Largest number of workgroups in each dimension.
     pub groups: [u32; 3],
+    /// Storage buffers of a dispatch: from [`MIN_BINDINGS`] to [`MAX_BINDINGS`].
+    pub bindings: u32,
     /// Whether kernels may use `u64` and `i64`.
     pub int64: bool,
     /// Whether kernels may calculate with `f16` ([`Shader::enable`]); reading and writing it needs nothing.

@@ -1,6 +1,6 @@
 //! The builder of dispatches: declares operands, sizes and definitions, and writes the head of the kernel's text.
 
-use super::{Dispatch, FaultText, MAX_BINDINGS, MAX_IMMEDIATES, Memory, Operand, Source};
+use super::{Dispatch, FaultText, Limits, MAX_IMMEDIATES, MIN_BINDINGS, Memory, Operand, Source};
 use crate::quant::BlockType;
 use crate::tensor::DType;
 use std::fmt::Write;
@@ -28,6 +28,7 @@ pub struct Shader {
     parts: Vec<&'static str>,
     defines: Vec<(&'static str, String)>,
     bindings: Vec<Memory>,
+    most_bindings: usize,
     immediates: Vec<u32>,
     table: Vec<u32>,
     table_at: Option<usize>,
@@ -48,6 +49,7 @@ impl Shader {
             parts: Vec::new(),
             defines: Vec::new(),
             bindings: Vec::new(),
+            most_bindings: MIN_BINDINGS,
             immediates: Vec::new(),
             table: Vec::new(),
             table_at: None,
@@ -82,6 +84,12 @@ impl Shader {
     /// number of invocations in a workgroup has to be a multiple of that.
     pub fn full_subgroups(mut self) -> Shader {
         self.full_subgroups = true;
+        self
+    }
+
+    /// As many storage buffers as the device at hand has; otherwise as many as every device has.
+    pub fn all_bindings(mut self, limits: &Limits) -> Shader {
+        self.most_bindings = limits.bindings as usize;
         self
     }
 
@@ -183,10 +191,11 @@ impl Shader {
         if let Some(wrong) = self.wrong {
             return Err(wrong);
         }
-        if self.bindings.len() > MAX_BINDINGS || self.immediates.len() > MAX_IMMEDIATES {
+        if self.bindings.len() > self.most_bindings || self.immediates.len() > MAX_IMMEDIATES {
             return Err(format!(
-                "{}: at most {MAX_BINDINGS} bindings and {MAX_IMMEDIATES} immediates, found {} and {}",
+                "{}: at most {} bindings and {MAX_IMMEDIATES} immediates, found {} and {}",
                 self.name,
+                self.most_bindings,
                 self.bindings.len(),
                 self.immediates.len()
             ));

@@ -7,7 +7,7 @@
 use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::error::{Error, Result};
-use crate::gpu::{Dispatch, GpuCall, Shader};
+use crate::gpu::{Dispatch, GpuCall, Operand as GpuOperand, Shader};
 use crate::kernel::{Call, Kernel, RefTensor};
 use crate::tensor::{DType, Desc};
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, TAU};
@@ -95,6 +95,39 @@ impl Rope {
         match self.kind {
             RopeKind::Normal => (2 * i, 2 * i + 1),
             RopeKind::Neox => (i, i + self.dims / 2),
+        }
+    }
+
+    /// Lets a kernel call `sin_cos_of(pair, position)`, the sine and cosine with the magnitude in them.
+    pub(crate) fn angles(&self, shader: Shader, factors: Option<&GpuOperand>) -> Result<Shader, String> {
+        let (frequencies, magnitude) = self.frequencies();
+        // Turns per position, without the whole ones, in units of 2^-64. With factors whole turns would count.
+        if factors.is_some() && frequencies.iter().any(|f| f.abs() >= TAU) {
+            return Err(format!("frequencies below a turn with factors, found {self:?}"));
+        }
+        let fraction = |f: f64| ((f / TAU).rem_euclid(1.0) * 2f64.powi(64)) as u64;
+        let turns = frequencies.iter().map(|&f| fraction(f));
+        let mut table: Vec<u32> = turns.flat_map(|t| [t as u32, (t >> 32) as u32]).collect();
+        // a binding has at least one word
+        table.push(0);
+        let shader = shader
+            .part(include_str!("../gpu/functions.wgsl"))
+            .part(include_str!("rope_angle.wgsl"))
+            .table("turns", table)
+            .float("magnitude", magnitude as f32);
+        Ok(match factors {
+            Some(factors) => shader
+                .input("factors", factors)
+                .define("FACTOR", "turn = divide(turn, factors[p.factors + pair]);"),
+            None => shader.define("FACTOR", ""),
+        })
+    }
+
+    /// The elements of a pair in a kernel's text.
+    pub(crate) fn pair_text(&self, pair: &str) -> (String, String) {
+        match self.kind {
+            RopeKind::Normal => (format!("2u * {pair}"), format!("2u * {pair} + 1u")),
+            RopeKind::Neox => (pair.to_string(), format!("{pair} + {}u", self.dims / 2)),
         }
     }
 
@@ -225,23 +258,12 @@ impl Op for Rope {
 
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         let (x, positions, y) = (&call.inputs[0], &call.inputs[1], &call.output);
-        let (frequencies, magnitude) = self.frequencies();
-        // Turns per position, without the whole ones, in units of 2^-64. With factors whole turns would count.
-        if call.inputs.len() > 2 && frequencies.iter().any(|f| f.abs() >= TAU) {
-            return Err(format!("frequencies below a turn with factors, found {self:?}"));
-        }
-        let fraction = |f: f64| ((f / TAU).rem_euclid(1.0) * 2f64.powi(64)) as u64;
-        let turns = frequencies.iter().map(|&f| fraction(f));
-        let mut table: Vec<u32> = turns.flat_map(|t| [t as u32, (t >> 32) as u32]).collect();
-        // a binding has at least one word
-        table.push(0);
         let pairs = self.dims / 2;
         let [n, heads, tokens, _] = y.desc.ne;
         // An invocation for each pair and for each element behind them.
         let steps = n - pairs;
         let count = if steps == 0 { 0 } else { y.desc.elements() / n.max(1) * steps };
         let mut shader = Shader::new("rope", include_str!("rope.wgsl"))
-            .part(include_str!("../gpu/functions.wgsl"))
             .number("count", count)
             .number("steps", steps)
             .number("pairs", pairs)
@@ -251,20 +273,11 @@ impl Op for Rope {
             .strides("x", x, true)
             .input("positions", positions)
             .number("positions0", positions.desc.nb[0] / 4)
-            .table("turns", table)
             .output("y", y)
-            .strides("y", y, true)
-            .float("magnitude", magnitude as f32);
-        shader = match self.kind {
-            RopeKind::Normal => shader.define("FIRST", "2u * at.x").define("SECOND", "2u * at.x + 1u"),
-            RopeKind::Neox => shader.define("FIRST", "at.x").define("SECOND", "at.x + p.pairs"),
-        };
-        shader = match call.inputs.get(2) {
-            Some(factors) => shader
-                .input("factors", factors)
-                .define("FACTOR", "turn = divide(turn, factors[p.factors + at.x]);"),
-            None => shader.define("FACTOR", ""),
-        };
+            .strides("y", y, true);
+        shader = self.angles(shader, call.inputs.get(2))?;
+        let (first, second) = self.pair_text("at.x");
+        let shader = shader.define("FIRST", first).define("SECOND", second);
         Ok(vec![shader.items(count, 64)?])
     }
 

@@ -130,7 +130,7 @@ impl Offered {
             (self.timeline, "timeline semaphores"),
             (self.subgroup_arithmetic, "arithmetic within subgroups"),
             (self.invocations >= 256, "workgroups of 256"),
-            (self.storage_buffers >= crate::gpu::MAX_BINDINGS as u32, "8 storage buffers a kernel"),
+            (self.storage_buffers >= crate::gpu::MIN_BINDINGS as u32, "8 storage buffers a kernel"),
             (self.immediates >= 4 * crate::gpu::MAX_IMMEDIATES as u32, "128 bytes of push constants"),
             (self.shared_memory >= 16 << 10, "16 KiB of workgroup memory"),
         ];

@@ -47,7 +47,7 @@ pub struct Gpu {
     pub queue: vk::Queue,
     /// Counts submissions: its value is the number of the last one that is finished.
     pub timeline: vk::Semaphore,
-    /// Every kernel's bindings: storage buffers 0 to 7, of which it uses the first few.
+    /// Every kernel's bindings: storage buffers, of which it uses the first few.
     pub set_layout: vk::DescriptorSetLayout,
     /// Every kernel's layout: the set above and 128 bytes of immediates.
     pub layout: vk::PipelineLayout,
@@ -80,6 +80,11 @@ impl Drop for Gpu {
             self.raw.destroy_device(None);
         }
     }
+}
+
+/// Storage buffers of a kernel.
+fn bindings(adapter: &Adapter) -> u32 {
+    adapter.limits.max_per_stage_descriptor_storage_buffers.min(MAX_BINDINGS as u32)
 }
 
 impl Gpu {
@@ -179,7 +184,7 @@ impl Gpu {
         };
         // From here on a failure drops `gpu`, and destroying a null handle does nothing.
         let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
-        let bindings: Vec<_> = (0..MAX_BINDINGS as u32)
+        let bindings: Vec<_> = (0..bindings(&gpu.adapter))
             .map(|n| {
                 vk::DescriptorSetLayoutBinding::default()
                     .binding(n)
@@ -327,6 +332,7 @@ impl Gpu {
             subgroup: self.adapter.subgroup,
             shared_memory: self.adapter.limits.max_compute_shared_memory_size,
             groups: self.adapter.limits.max_compute_work_group_count,
+            bindings: bindings(&self.adapter),
             int64: self.used.int64,
             f16: self.used.f16,
             dot4: self.used.dot4,

@@ -7,6 +7,7 @@
 //! To add a pattern: a file beside this one with a function that proposes a group, one that makes its dispatches, and a
 //! line in [`PATTERNS`]. A proposal that cannot be made into dispatches is dropped, and its ops run one by one.
 
+mod attention;
 mod products;
 mod rows;
 
@@ -45,8 +46,9 @@ struct Pattern {
     shader: fn(&[Member<'_>], &Limits) -> Result<Vec<Dispatch>, String>,
 }
 
-const PATTERNS: [Pattern; 2] = [
+const PATTERNS: [Pattern; 3] = [
     Pattern { find: products::find, shader: products::shader },
+    Pattern { find: attention::find, shader: attention::shader },
     Pattern { find: rows::find, shader: rows::shader },
 ];
 

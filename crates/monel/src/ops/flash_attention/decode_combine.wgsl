@@ -3,9 +3,11 @@ var<workgroup> tops: array<f32, $GROUPS>;
 var<workgroup> totals: array<f32, $GROUPS>;
 var<workgroup> sums: array<vec4<f32>, $THREADS>;
 @compute @workgroup_size($THREADS)
-fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) li: u32) {
+fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) index: u32, @builtin(subgroup_id) sg: u32,
+        @builtin(subgroup_size) size: u32, @builtin(subgroup_invocation_id) lane: u32) {
   let row = group_of(wg);
   if row >= p.rows { return; }
+  let li = $INDEX;
   let d = li % $VALUE4u;
   let nth = li / $VALUE4u;
   let at = p.parts + row * $ROWu;
@@ -32,8 +34,7 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) l
       total += weight * totals[i];
     }
     let factor = select(1.0 / total, 0.0, total == 0.0);
-    let place = split4(row, p.heads, p.tokens, p.batches);
-    let to = p.y + place.x * p.y1 + place.y * p.y2 + place.z * p.y3;
+    $TO
     $STORE
   }
 }

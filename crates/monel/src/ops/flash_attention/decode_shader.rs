@@ -5,7 +5,8 @@
 //! they run: all parts share any depth evenly, and those without cells leave at once. The kernel's inner loop is written
 //! out here for the sizes at hand (`decode_text`), as registers cannot be indexed.
 
-use super::decode_text::Loops;
+use super::decode_fresh::{Fresh, Sizes};
+use super::decode_text::{Loops, Query};
 use super::{FlashAttention, Masking};
 use crate::gpu::{Dispatch, GpuCall, Operand, Shader};
 use crate::tensor::{DType, Desc};
@@ -83,11 +84,49 @@ pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Option<Result<Ve
     if !subgroup.is_power_of_two() || !(8..=64).contains(&subgroup) || rows > 65_535 {
         return None;
     }
-    let split = split(op, call, &division, subgroup);
+    let split = split(op, call, &division, subgroup, None, None);
     Some(split.and_then(|split| match division.splits {
         1 => Ok(vec![split]),
-        _ => Ok(vec![split, combine(call, &division)?]),
+        _ => Ok(vec![split, combine(call, &division, None)?]),
     }))
+}
+
+/// The kernels of one token's attention with what goes before it, and with its result as eight-bit rows (`codes`) where
+/// these are wanted instead.
+pub(crate) fn fused(
+    op: FlashAttention,
+    call: &GpuCall<'_>,
+    fresh: &Fresh<'_>,
+    codes: Option<&Operand>,
+) -> Result<Vec<Dispatch>, String> {
+    let no = |why: &str| Err(format!("no attention with what goes before it: {why}"));
+    let (q, k, v) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
+    let f16 = |cells: &Operand| sixteen(cells).is_some_and(|(ty, _)| ty == "f16");
+    let Some(division) = Division::new(&q.desc, &k.desc, &v.desc) else { return no("sizes of heads") };
+    let Some(subgroup) = call.limits.subgroup_fixed.map(|s| s as usize) else { return no("subgroups") };
+    if q.desc.ne[1] * q.desc.ne[3] != 1 || k.desc.ne[3] != 1 {
+        return no("more than one token");
+    }
+    if !matches!(op.masking, Masking::Causal { window } if window != Some(0)) || !f16(k) || !f16(v) {
+        return no("the cells");
+    }
+    if !subgroup.is_power_of_two() || !(8..=64).contains(&subgroup) {
+        return no("subgroups");
+    }
+    if let Some(codes) = codes {
+        let [value, heads, ..] = call.output.desc.ne;
+        if codes.desc.dtype != DType::Q8P
+            || codes.desc.ne != [value * heads, 1, 1, 1]
+            || !value.is_multiple_of(32)
+        {
+            return no("eight-bit rows");
+        }
+    }
+    let first = split(op, call, &division, subgroup, Some(fresh), codes)?;
+    Ok(match division.splits {
+        1 => vec![first],
+        _ => vec![first, combine(call, &division, codes)?],
+    })
 }
 
 /// Attention over each part of the cells.
@@ -96,6 +135,8 @@ fn split(
     call: &GpuCall<'_>,
     division: &Division,
     subgroup: usize,
+    fresh: Option<&Fresh<'_>>,
+    codes: Option<&Operand>,
 ) -> Result<Dispatch, String> {
     let (q, k, v, y) = (&call.inputs[0], &call.inputs[1], &call.inputs[2], &call.output);
     let [_, tokens, heads, batches] = q.desc.ne;
@@ -104,8 +145,23 @@ fn split(
     let subgroups = (THREADS / subgroup).clamp(1, SUBGROUPS);
     let threads = subgroups * subgroup;
     let per_head = subgroups * value * 4;
+    let sizes = Sizes {
+        head,
+        value,
+        heads: division.heads,
+        splits: division.splits,
+        parts: division.parts,
+        subgroup,
+        subgroups,
+    };
+    // Workgroup memory for sums, beside rows and a few numbers.
+    let rows = if fresh.is_some() { sizes.turned() * 16 } else { 0 };
+    let memory = (call.limits.shared_memory as usize).saturating_sub(rows + 1024).min(SUMS);
+    if per_head > memory {
+        return Err(format!("{per_head} bytes of workgroup memory for attention, found {memory}"));
+    }
     let per_pass =
-        (1..=division.heads).rev().find(|n| division.heads.is_multiple_of(*n) && n * per_head <= SUMS);
+        (1..=division.heads).rev().find(|n| division.heads.is_multiple_of(*n) && n * per_head <= memory);
     let per_pass = per_pass.unwrap_or(1);
     let (fast_k, fast_v) = (sixteen(k), sixteen(v));
     let masked = op.masking == Masking::Mask;
@@ -122,33 +178,47 @@ fn split(
         .number("cells", cells)
         .float("scale", op.scale * op.softcap.map_or(log2e, |cap| 1.0 / cap))
         .float("cap", op.softcap.unwrap_or(0.0) * log2e);
-    let fast_q = vectors(q, 4);
-    shader = match fast_q {
-        Some(strides) => numbers(shader.raw("q", "read", "vec4<f32>", q), "q", strides),
-        None => shader.input("q", q).strides("q", q, true),
-    };
+    let mut query = Query::Turned;
+    if fresh.is_none() {
+        (shader, query) = match vectors(q, 4) {
+            Some(strides) => (numbers(shader.raw("q", "read", "vec4<f32>", q), "q", strides), Query::Vectors),
+            None => (shader.input("q", q).strides("q", q, true), Query::Elements),
+        };
+    }
+    let access = if fresh.is_some() { "read_write" } else { "read" };
     for (name, operand, fast) in [("k", k, fast_k), ("v", v, fast_v)] {
         shader = match fast {
-            Some((_, strides)) => numbers(shader.raw(name, "read", "vec4<u32>", operand), name, strides),
+            Some((_, strides)) => numbers(shader.raw(name, access, "vec4<u32>", operand), name, strides),
             None => shader.input(name, operand).strides(name, operand, true),
         };
     }
     if division.splits == 1 {
-        let (with_y, store) = result(shader, y, "sum * select(1.0 / total, 0.0, total == 0.0)");
+        let sum = "sum * select(1.0 / total, 0.0, total == 0.0)";
+        let (with_y, store) = result(shader, y, codes, "head0 + head", sum);
         let store = format!(
             "let total = total_of(head, top_of(head));
-      let to = p.y + (head0 + head) * p.y1 + token * p.y2 + batch * p.y3;
-      {store}"
+      {at}
+      {store}",
+            at = match codes {
+                None => "let to = p.y + (head0 + head) * p.y1 + token * p.y2 + batch * p.y3;",
+                Some(_) => "",
+            }
         );
-        shader = with_y.define("LEAVE", "").define("STORE", store);
+        let leave = if fresh.is_some() { "if !known { return; }" } else { "" };
+        shader = with_y.define("LEAVE", leave).define("STORE", store);
     } else {
         let row = value / 4 + 1;
         let at = format!("p.parts + ((row0 + head) * {}u + split) * {row}u", division.splits);
         let none = format!(
-            "if begin >= end {{
+            "if begin >= end{} {{
     if li < {}u {{ let head = li; parts[{at} + {}u] = vec4<f32>(-1e30, 0.0, 0.0, 0.0); }}
     return;
   }}",
+            // The last part has the newest cell.
+            match fresh {
+                Some(_) => format!(" && (split != {}u || !known)", division.splits - 1),
+                None => String::new(),
+            },
             division.heads,
             value / 4
         );
@@ -172,15 +242,18 @@ fn split(
             let positions = &call.inputs[3];
             let step = positions.desc.nb[0] / 4;
             let window = window.unwrap_or(cells).min(cells);
+            // With a fresh key the newest cell is not read from the cache.
             let range = format!(
-                "let position = u32(bound[p.bound + token * {step}u]);
-  if position >= p.cells {{
+                "let known = u32(bound[p.bound + token * {step}u]) < p.cells;
+  let position = u32(bound[p.bound + token * {step}u]);
+  if !known {{
     if li == 0u {{ fault(position); }}
     end = 0u;
   }} else {{
     end = position + 1u;
-    first = end - min(end, {window}u);
-  }}"
+    first = end - min(end, {window}u);{newest}
+  }}",
+                newest = if fresh.is_some() { "\n    end = position;" } else { "" }
             );
             let text = move |p: u32| format!("position {} of a cache of {cells} cells", p as i32);
             shader.input("bound", positions).define("RANGE", range).can_fail(text)
@@ -198,7 +271,11 @@ fn split(
         }
     };
     let cap = op.softcap.map(|_| "p.cap * tanh_f");
-    shader = loops.define(shader, fast_q.is_some(), fast_k.map(|f| f.0), fast_v.map(|f| f.0), cap);
+    shader = match fresh {
+        Some(fresh) => fresh.define(shader.all_bindings(&call.limits), &sizes, &loops, cap)?,
+        None => shader.define("FRESH", "").define("NEWEST", ""),
+    };
+    shader = loops.define(shader, query, fast_k.map(|f| f.0), fast_v.map(|f| f.0), cap);
     let shader = shader
         .full_subgroups()
         .define("THREADS", threads)
@@ -219,11 +296,18 @@ fn split(
 }
 
 /// Puts the parts together.
-fn combine(call: &GpuCall<'_>, division: &Division) -> Result<Dispatch, String> {
+fn combine(call: &GpuCall<'_>, division: &Division, codes: Option<&Operand>) -> Result<Dispatch, String> {
     let y = &call.output;
     let [value, heads, tokens, batches] = y.desc.ne;
     let value4 = value / 4;
-    let groups = (THREADS / value4).clamp(1, division.splits);
+    let mut groups = (THREADS / value4).clamp(1, division.splits);
+    let subgroup = call.limits.subgroup_fixed.unwrap_or(8) as usize;
+    if codes.is_some() {
+        // Neighbours that share a block are lanes of one subgroup, so all subgroups are full.
+        let full = |n: &usize| (n * value4).is_multiple_of(subgroup) && n * value4 <= THREADS;
+        let found = (groups..=THREADS).chain(1..groups).find(full);
+        groups = found.ok_or_else(|| format!("whole subgroups for rows of {value}"))?;
+    }
     let row = value4 + 1;
     let each = 0..division.splits.div_ceil(groups);
     let lines = |line: &dyn Fn(usize) -> String| each.clone().map(line).collect::<Vec<_>>().join("\n  ");
@@ -249,7 +333,17 @@ fn combine(call: &GpuCall<'_>, division: &Division) -> Result<Dispatch, String> 
         .number("tokens", tokens)
         .number("batches", batches)
         .raw("parts", "read", "vec4<f32>", &call.scratch);
-    let (shader, store) = result(shader, y, "sum * factor");
+    let (mut shader, store) = result(shader, y, codes, "row", "sum * factor");
+    shader = match codes {
+        Some(_) => shader.full_subgroups().define("TO", "").define("INDEX", "sg * size + lane"),
+        None => shader
+            .define(
+                "TO",
+                "let place = split4(row, p.heads, p.tokens, p.batches);
+    let to = p.y + place.x * p.y1 + place.y * p.y2 + place.z * p.y3;",
+            )
+            .define("INDEX", "index"),
+    };
     shader
         .define("THREADS", groups * value4)
         .define("GROUPS", groups)
@@ -262,8 +356,28 @@ fn combine(call: &GpuCall<'_>, division: &Division) -> Result<Dispatch, String> 
         .groups(y.desc.rows())
 }
 
-/// The result, and the text that stores elements 4d .. 4d + 3 of the row at `to`.
-fn result(shader: Shader, y: &Operand, sum: &str) -> (Shader, String) {
+/// The result, and the text that stores elements 4d .. 4d + 3 of the row at `to`, or of `head` in eight bits.
+fn result(shader: Shader, y: &Operand, codes: Option<&Operand>, head: &str, sum: &str) -> (Shader, String) {
+    if let Some(codes) = codes {
+        let quads = y.desc.ne[0] / 4;
+        let all = quads * y.desc.ne[1];
+        let mut store = format!(
+            "let block = quantize_block({sum});
+      let word = ({head}) * {quads}u + d;
+      codes[p.codes + word] = block.code;
+      if word % 8u == 0u {{
+        let at = p.codes + {all}u + word / 4u;
+        codes[at] = bitcast<u32>(block.d);
+        codes[at + 1u] = bitcast<u32>(block.sum);
+      }}"
+        );
+        // What fills the row up to sixteen bytes.
+        for word in all + all / 4..codes.desc.span() / 4 {
+            store.push_str(&format!("\n      if word == 1u {{ codes[p.codes + {word}u] = 0u; }}"));
+        }
+        let shader = shader.part(include_str!("../../gpu/quantize.wgsl"));
+        return (shader.raw("codes", "read_write", "u32", codes), store);
+    }
     match vectors(y, 4) {
         Some(strides) => {
             let shader = numbers(shader.raw("y", "read_write", "vec4<f32>", y), "y", strides);

@@ -35,7 +35,6 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32,
   let place = lane / $LANESu;
   let k_at = p.k + kv_head * p.k2 + (batch / p.share) * p.k3;
   let v_at = p.v + kv_head * p.v2 + (batch / p.share) * p.v3;
-  let q_at = p.q + token * p.q1 + head0 * p.q2 + batch * p.q3;
   var first = 0u;
   var end = p.cells;
   $RANGE
@@ -44,6 +43,7 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32,
   let begin = first + split * length;
   end = min(end, begin + length);
   $LEAVE
+  $FRESH
   $QUERY
   $ZERO
   // the row of a step whose scores this invocation ends up with
@@ -60,6 +60,7 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32,
     $VALUES
   }
   $GATHER
+  $NEWEST
   if lane == 0u {
     $POST
   }

@@ -12,6 +12,17 @@ use crate::gpu::Shader;
 const LOADS: usize = 4;
 const DECODED: usize = 2;
 
+/// Where the loop finds the queries.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Query {
+    /// In memory, as vectors.
+    Vectors,
+    /// In memory, element by element.
+    Elements,
+    /// In workgroup memory: of each row first the even vectors of four, then the odd ones.
+    Turned,
+}
+
 /// Sizes of the loop.
 pub(super) struct Loops {
     heads: usize,
@@ -51,7 +62,7 @@ impl Loops {
     pub(super) fn define(
         &self,
         shader: Shader,
-        fast_q: bool,
+        query: Query,
         fast_k: Option<&str>,
         fast_v: Option<&str>,
         cap: Option<&str>,
@@ -60,7 +71,7 @@ impl Loops {
             .define("LANES", self.lanes)
             .define("AT_ONCE", self.rows_at_once())
             .define("UNROLL", self.unroll)
-            .define("QUERY", self.query(fast_q))
+            .define("QUERY", self.query(query))
             .define("ZERO", self.zero())
             .define("SLOT", self.slot())
             .define("LOADS", self.loads(fast_k, fast_v))
@@ -89,22 +100,61 @@ impl Loops {
         }
     }
 
-    fn query(&self, fast: bool) -> String {
-        lines((0..self.heads).flat_map(|h| (0..self.chunks(self.key)).map(move |c| (h, c))), |(h, c)| {
-            let (eighth, inside) = self.eighth(c, self.key);
-            join(0..2, "\n  ", |e| {
-                let value = if fast {
-                    format!("q[q_at + {h}u * p.q2 + 2u * {eighth} + {e}u]")
-                } else {
-                    format!("quad_q(q_at + {h}u * p.q2, 2u * {eighth} + {e}u)")
-                };
-                let value = match &inside {
-                    None => value,
-                    Some(inside) => format!("select(vec4<f32>(0.0), {value}, {inside})"),
-                };
-                format!("let q{h}_{c}_{e} = {value} * p.scale;")
+    fn query(&self, query: Query) -> String {
+        let at = match query {
+            Query::Turned => "",
+            _ => "let q_at = p.q + token * p.q1 + head0 * p.q2 + batch * p.q3;",
+        };
+        let loads =
+            lines((0..self.heads).flat_map(|h| (0..self.chunks(self.key)).map(move |c| (h, c))), |(h, c)| {
+                let (eighth, inside) = self.eighth(c, self.key);
+                join(0..2, "\n  ", |e| {
+                    let value = match query {
+                        Query::Vectors => format!("q[q_at + {h}u * p.q2 + 2u * {eighth} + {e}u]"),
+                        Query::Elements => format!("quad_q(q_at + {h}u * p.q2, 2u * {eighth} + {e}u)"),
+                        Query::Turned => format!("turned[{}u + {eighth}]", (2 * h + e) * self.key),
+                    };
+                    let value = match &inside {
+                        None => value,
+                        Some(inside) => format!("select(vec4<f32>(0.0), {value}, {inside})"),
+                    };
+                    format!("let q{h}_{c}_{e} = {value} * p.scale;")
+                })
+            });
+        format!("{at}\n  {loads}")
+    }
+
+    /// The newest cell, whose key and value lie in workgroup memory behind the queries, joins a subgroup's sums.
+    pub(super) fn newest(&self, cap: Option<&str>) -> String {
+        let behind = 2 * self.heads * self.key;
+        let side = |name: &str, from: usize, eights: usize| {
+            let all = (0..self.chunks(eights)).flat_map(|c| (0..2).map(move |e| (c, e)));
+            lines(all, |(c, e)| {
+                let (eighth, _) = self.eighth(c, eights);
+                format!("let {name}_{c}_{e} = turned[{}u + {eighth}];", from + e * eights)
             })
-        })
+        };
+        let heads = lines(0..self.heads, |h| {
+            let dot = join(0..self.chunks(self.key), " + ", |c| {
+                format!("dot(q{h}_{c}_0, kn_{c}_0) + dot(q{h}_{c}_1, kn_{c}_1)")
+            });
+            let masks = (0..self.lanes.trailing_zeros()).map(|bit| 1u32 << bit);
+            let add = join(masks, " ", |mask| format!("s{h} += subgroupShuffleXor(s{h}, {mask}u);"));
+            let score = cap.map_or(format!("s{h}"), |cap| format!("{cap}(s{h})"));
+            let sums = self.sums().filter(|&(head, ..)| head == h);
+            let sums = join(sums, " ", |(h, c, e)| {
+                format!("o{h}_{c}_{e} = o{h}_{c}_{e} * c{h} + w{h} * vn_{c}_{e};")
+            });
+            format!(
+                "var s{h} = {dot}; {add}
+    let t{h} = {score}; let n{h} = max(m{h}, t{h});
+    let c{h} = exp2(m{h} - n{h}); let w{h} = exp2(t{h} - n{h});
+    m{h} = n{h}; l{h} = l{h} * c{h} + w{h}; {sums}"
+            )
+        });
+        let keys = side("kn", behind, self.key);
+        let values = side("vn", behind + 2 * self.key, self.value);
+        format!("{keys}\n    {values}\n    {heads}")
     }
 
     /// The names of the sums: head, chunk, half of it.

@@ -9,6 +9,7 @@
 
 mod cases;
 mod decode;
+mod decode_fresh;
 mod decode_shader;
 mod decode_text;
 mod operands;
@@ -16,6 +17,8 @@ mod prefill;
 mod shader;
 
 pub(super) use cases::cases;
+pub(crate) use decode_fresh::Fresh;
+pub(crate) use decode_shader::fused;
 
 use super::{Cost, Op};
 use crate::error::{Error, Result};
