@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 const STREAMS: usize = 3;
 const SUBMISSIONS: usize = 5;
-/// Schedules of each scheduler: together a few seconds.
+/// Schedules of each scheduler: together some twenty seconds on two cores.
 const SCHEDULES: usize = 30_000;
 
 /// What a chunk carries: counted by its owner, so that what is never released shows.
