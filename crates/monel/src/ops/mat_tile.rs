@@ -66,6 +66,7 @@ pub(super) fn shader(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         DType::Planar(BlockType::Q6_K | BlockType::Q8_0) => ("0x80808080u", "1152.0"),
         _ => ("0u", "1024.0"),
     };
+    let (fm, fnn) = (tile.wm / 16, tile.wn / 16);
     let mut shader = Shader::new("mat_tile", include_str!("mat_tile.wgsl"))
         .enable("f16")
         .enable("wgpu_cooperative_matrix")
@@ -95,29 +96,19 @@ pub(super) fn shader(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         .define("WM", tile.wm)
         .define("WN", tile.wn)
         .define("ACROSS", tile.bm / tile.wm)
-        .define("FM", tile.wm / 16)
-        .define("FN", tile.wn / 16)
-        .define("FRAGMENTS", tile.wm / 16 * (tile.wn / 16))
         .define("XS", tile.bm * 9)
         .define("WS", tile.bn * 9)
         .define("XROWS", threads / 8)
         .define("EDGE", subgroups * 256)
         .define("GROUP", group)
         .define("STORE", store)
-        // Matrices that are loaded from words have no type of their own that an array could have.
-        .define(
-            "LOAD_A",
-            each(tile.wm / 16, "let aI = coopLoadT<MA>(&xs[(wm + 16u * Iu) * 9u + k * 2u], 9u);"),
-        )
-        .define(
-            "MULTIPLY",
-            each(
-                tile.wm / 16,
-                "c[Iu * FNu + j] = coopMultiplyAdd(aI, b, c[Iu * FNu + j]);"
-                    .replace("FN", &(tile.wn / 16).to_string())
-                    .as_str(),
-            ),
-        );
+        // Written out: matrices in an array are kept in registers only if the driver unrolls every loop over them, and
+        // those that are loaded from words have no type that an array could have.
+        .define("SUMS", each(fm, fnn, "var cI_J = MC();"))
+        .define("LOAD_A", each(fm, 1, "let aI = coopLoadT<MA>(&xs[(wm + 16u * Iu) * 9u + k * 2u], 9u);"))
+        .define("MULTIPLY", multiply(fm, fnn))
+        .define("STORE_WHOLE", each(fm, fnn, STORE_WHOLE))
+        .define("STORE_EDGE", each(fm, fnn, STORE_EDGE));
     Ok(vec![shader.groups(if m == 0 || n == 0 { 0 } else { tiles(&tile) })?])
 }
 
@@ -127,10 +118,33 @@ fn planar(block: BlockType) -> String {
     group + "fn load_w(row: u32, g: u32) -> Group { return group_w(row, g); }\n"
 }
 
-/// A line for each of `count` numbers, in place of `I`.
-fn each(count: usize, line: &str) -> String {
-    (0..count).map(|i| line.replace('I', &i.to_string())).collect::<Vec<_>>().join("\n      ")
+/// A line for each matrix of a subgroup's tile, with its place in it for `I` and `J`.
+fn each(fm: usize, fnn: usize, line: &str) -> String {
+    let places = (0..fm).flat_map(|i| (0..fnn).map(move |j| (i, j)));
+    places.map(|(i, j)| line.replace('I', &i.to_string()).replace('J', &j.to_string()) + "\n      ").collect()
 }
+
+/// One step of sixteen along k.
+fn multiply(fm: usize, fnn: usize) -> String {
+    let mut text = String::new();
+    for j in 0..fnn {
+        let j = j.to_string();
+        text += &"let bJ = coopLoad<MB>(&ws[(wn + 16u * Ju) * 9u + k * 2u], 9u);\n      ".replace('J', &j);
+        for i in 0..fm {
+            let line = "cI_J = coopMultiplyAdd(aI, bJ, cI_J);\n      ";
+            text += &line.replace('I', &i.to_string()).replace('J', &j);
+        }
+    }
+    text
+}
+
+const STORE_WHOLE: &str = "let toI_J = p.y + (m0 + wm + 16u * Iu) * stride + n0 + wn + 16u * Ju;
+    coopStoreT(cI_J, &y[toI_J], stride);";
+
+const STORE_EDGE: &str = "coopStoreT(cI_J, &edge[mine], sixteen);
+    workgroupBarrier();
+    copy_edge(mine, lane, size, m0 + wm + 16u * Iu, n0 + wn + 16u * Ju);
+    workgroupBarrier();";
 
 const LOAD_F16: &str = "struct Halves { a: vec4<u32>, b: vec4<u32>, c: vec4<u32>, d: vec4<u32> }
 fn load_w(row: u32, g: u32) -> Halves {

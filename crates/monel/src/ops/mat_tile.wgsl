@@ -7,6 +7,14 @@ alias MC = coop_mat16x16<f32, C>;
 var<workgroup> xs: array<vec4<u32>, $XS>;
 var<workgroup> ws: array<vec4<u32>, $WS>;
 var<workgroup> edge: array<f32, $EDGE>;
+// What an invocation copies of a matrix that was stored to workgroup memory.
+fn copy_edge(mine: u32, lane: u32, size: u32, col0: u32, row0: u32) {
+  for (var e = lane; e < 256u; e += size) {
+    let col = col0 + e / 16u;
+    let r = row0 + e % 16u;
+    if col < p.m && r < p.n { y[p.y + col * p.n + r] = edge[mine + e]; }
+  }
+}
 @compute @workgroup_size($THREADS)
 fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32, @builtin(subgroup_size) size: u32,
         @builtin(subgroup_invocation_id) lane: u32) {
@@ -28,7 +36,7 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32, @bu
   let x_words = p.k / 8u;
   var next: $GROUP;
   var fetched: array<vec4<u32>, 4>;
-  var c: array<MC, $FRAGMENTS>;
+  $SUMS
   let steps = (p.k + 63u) / 64u;
   next = load_w(w_row, min(half, p.k / 32u - 1u));
   for (var i = 0u; i < 4u; i++) {
@@ -52,37 +60,17 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32, @bu
     }
     for (var k = 0u; k < 4u; k++) {
       $LOAD_A
-      for (var j = 0u; j < $FNu; j++) {
-        let at = (wn + j * 16u) * 9u + k * 2u;
-        let b = coopLoad<MB>(&ws[at], 9u);
-        $MULTIPLY
-      }
+      $MULTIPLY
     }
     workgroupBarrier();
   }
   let stride = p.n;
   if m0 + $BMu <= p.m && n0 + $BNu <= p.n {
-    for (var i = 0u; i < $FMu; i++) {
-      for (var j = 0u; j < $FNu; j++) {
-        let to = p.y + (m0 + wm + i * 16u) * stride + n0 + wn + j * 16u;
-        coopStoreT(c[i * $FNu + j], &y[to], stride);
-      }
-    }
+    $STORE_WHOLE
   } else {
     // At the edges by way of workgroup memory, as a matrix is stored whole.
     let mine = sg * 256u;
-    for (var i = 0u; i < $FMu; i++) {
-      for (var j = 0u; j < $FNu; j++) {
-        let sixteen = 16u;
-        coopStoreT(c[i * $FNu + j], &edge[mine], sixteen);
-        workgroupBarrier();
-        for (var e = lane; e < 256u; e += size) {
-          let col = m0 + wm + i * 16u + e / 16u;
-          let r = n0 + wn + j * 16u + e % 16u;
-          if col < p.m && r < p.n { y[p.y + col * stride + r] = edge[mine + e]; }
-        }
-        workgroupBarrier();
-      }
-    }
+    let sixteen = 16u;
+    $STORE_EDGE
   }
 }

@@ -70,7 +70,8 @@ impl Product<'_> {
             (true, false) => lanes,
             (true, true) => lanes.max(8),
             (false, true) if n <= 4096 => 1024.min(32 * lanes),
-            (false, true) => 256,
+            // Sixteen subgroups: four such workgroups fill a multiprocessor with reads in flight.
+            (false, true) => 512.max(lanes),
             (false, false) => 128.max(lanes),
         };
         // Rows of a workgroup: what is quantized comes in blocks of 32.
