@@ -27,10 +27,10 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) l
     }
     if col0 + lr < p.m {
       let c = x_at + (col0 + lr) * p.x1 + kk;
-      if kk < p.k { xv.x = x[c]; }
-      if kk + 1u < p.k { xv.y = x[c + 1u]; }
-      if kk + 2u < p.k { xv.z = x[c + 2u]; }
-      if kk + 3u < p.k { xv.w = x[c + 3u]; }
+      if kk < p.k { xv.x = get_x(c); }
+      if kk + 1u < p.k { xv.y = get_x(c + 1u); }
+      if kk + 2u < p.k { xv.z = get_x(c + 2u); }
+      if kk + 3u < p.k { xv.w = get_x(c + 3u); }
     }
     workgroupBarrier();
     for (var j = 0u; j < 4u; j++) {

@@ -112,11 +112,10 @@ pub(super) fn shader(call: &GpuCall<'_>, tile: Option<ProductTile>) -> Result<Ve
     let k = w.ne[0];
     let wide = matches!(w.dtype, DType::F32 | DType::BF16);
     let x = &call.inputs[1];
-    let ready = x.desc.dtype == DType::F16;
-    if ready && (wide || !k.is_multiple_of(8) || !x.desc.is_contiguous() || !x.offset.is_multiple_of(16)) {
-        return Err(format!("no GPU product of {w} with {}", x.desc));
-    }
-    if wide || k == 0 || !k.is_multiple_of(4) || y.is_empty() {
+    // x in F16 is used as it lies, in vectors of eight.
+    let vectors = k.is_multiple_of(8) && x.desc.is_contiguous() && x.offset.is_multiple_of(16);
+    let odd = x.desc.dtype == DType::F16 && !vectors;
+    if wide || odd || k == 0 || !k.is_multiple_of(4) || y.is_empty() {
         return floats(call);
     }
     let tile = tile.unwrap_or_else(|| best_tile(&call.limits, y));
