@@ -15,6 +15,7 @@ mod decode_text;
 mod operands;
 mod prefill;
 mod shader;
+mod tiles;
 
 pub(super) use cases::cases;
 pub(crate) use decode_fresh::Fresh;

@@ -1,7 +1,7 @@
-//! Attention on a GPU: few tokens by parts of the cells (`decode_shader`), everything else by a workgroup for each query
-//! row.
+//! Attention on a GPU: few tokens by parts of the cells (`decode_shader`), many by tiles (`tiles`), everything else by a
+//! workgroup for each query row.
 
-use super::{FlashAttention, Masking, decode_shader};
+use super::{FlashAttention, Masking, decode_shader, tiles};
 use crate::gpu::{Dispatch, GpuCall, Shader};
 
 /// Invocations of a workgroup, and cells it looks at together.
@@ -12,7 +12,7 @@ const LARGE: usize = 1024;
 pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
     match decode_shader::shader(op, call) {
         Some(dispatches) => dispatches,
-        None => rows(op, call),
+        None => tiles::shader(op, call).unwrap_or_else(|| rows(op, call)),
     }
 }
 
