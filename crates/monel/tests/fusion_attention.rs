@@ -1,6 +1,8 @@
 //! What goes before attention, fused with it: the same graph on a Vulkan device, which fuses, and on the software device,
 //! which does not, from the same numbers. Results and the whole cache agree.
 
+#![allow(clippy::unwrap_used, reason = "a test's way to fail")]
+
 use monel::device::{software, vulkan};
 use monel::ops::{FlashAttention, Masking, QuantizeRows, Rope, RopeKind, RopeScaling};
 use monel::{DType, Device, Graph, Tensor};
