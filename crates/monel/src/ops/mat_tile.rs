@@ -57,11 +57,8 @@ pub(super) fn shader(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
     let tile = if tiles(&LARGE) >= ENOUGH { LARGE } else { SMALL };
     let subgroups = tile.bm / tile.wm * (tile.bn / tile.wn);
     let threads = 32 * subgroups;
-    let (row, text, store) = match w.desc.dtype {
-        DType::Planar(block) => (w.desc.dtype.row_bytes(k) / 16, planar(block), STORE_CODES),
-        _ => (k / 8, LOAD_F16.to_string(), STORE_F16),
-    };
-    let group = if store == STORE_CODES { "Group" } else { "Halves" };
+    let codes = matches!(w.desc.dtype, DType::Planar(_));
+    let row = w.desc.dtype.row_bytes(k) / 16;
     let (sign, one) = match w.desc.dtype {
         DType::Planar(BlockType::Q6_K | BlockType::Q8_0) => ("0x80808080u", "1152.0"),
         _ => ("0u", "1024.0"),
@@ -79,14 +76,14 @@ pub(super) fn shader(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         .number("tiles_n", n.div_ceil(tile.bn))
         .raw("w4", "read", "vec4<u32>", w)
         .raw("x4", "read", "vec4<u32>", x)
-        .raw("y", "read_write", "f32", y)
-        .text(&text);
-    if store == STORE_CODES {
+        .raw("y", "read_write", "f32", y);
+    if let DType::Planar(block) = w.desc.dtype {
         shader = shader
             .raw("w1", "read", "u32", w)
             .number("groups", k / 32)
             .part(include_str!("../gpu/group.wgsl"))
             .part(include_str!("../gpu/dot4_plain.wgsl"))
+            .text(&super::mat_vec::group(block).replace("NAME", "w"))
             .text(&HALVES.replace("SIGN", sign).replace("ONE", one));
     }
     let shader = shader
@@ -100,8 +97,9 @@ pub(super) fn shader(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         .define("WS", tile.bn * 9)
         .define("XROWS", threads / 8)
         .define("EDGE", subgroups * 256)
-        .define("GROUP", group)
-        .define("STORE", store)
+        .define("FIND_W", if codes { FIND_CODES } else { "var next: array<vec4<u32>, 4>;" })
+        .define("FETCH_W", if codes { FETCH_CODES.into() } else { four(FETCH_F16, threads) })
+        .define("STORE_W", if codes { STORE_CODES.into() } else { four(STORE_F16, threads) })
         // Written out: matrices in an array are kept in registers only if the driver unrolls every loop over them, and
         // those that are loaded from words have no type that an array could have.
         .define("SUMS", each(fm, fnn, "var cI_J = MC();"))
@@ -110,12 +108,6 @@ pub(super) fn shader(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         .define("STORE_WHOLE", each(fm, fnn, STORE_WHOLE))
         .define("STORE_EDGE", each(fm, fnn, STORE_EDGE));
     Ok(vec![shader.groups(if m == 0 || n == 0 { 0 } else { tiles(&tile) })?])
-}
-
-/// The group's bytes and scales; they become f16 when they are stored.
-fn planar(block: BlockType) -> String {
-    let group = super::mat_vec::group(block).replace("NAME", "w");
-    group + "fn load_w(row: u32, g: u32) -> Group { return group_w(row, g); }\n"
 }
 
 /// A line for each matrix of a subgroup's tile, with its place in it for `I` and `J`.
@@ -146,16 +138,21 @@ const STORE_EDGE: &str = "coopStoreT(cI_J, &edge[mine], sixteen);
     copy_edge(mine, lane, size, m0 + wm + 16u * Iu, n0 + wn + 16u * Ju);
     workgroupBarrier();";
 
-const LOAD_F16: &str = "struct Halves { a: vec4<u32>, b: vec4<u32>, c: vec4<u32>, d: vec4<u32> }
-fn load_w(row: u32, g: u32) -> Halves {
-  let at = row + 4u * g;
-  return Halves(w4[at], w4[at + 1u], w4[at + 2u], w4[at + 3u]);
+/// Halves are loaded as x is: neighbours read neighbouring words.
+const FETCH_F16: &str = "next[I] = w4[p.w4 + min(n0 + x_row + ROWu, p.n - 1u) * p.row + word];";
+const STORE_F16: &str = "ws[(x_row + ROWu) * 9u + x_word] = next[I];";
+
+/// A line for each of the four words of an invocation.
+fn four(line: &str, threads: usize) -> String {
+    let nth = |i: usize| line.replace("ROW", &(i * threads / 8).to_string()).replace('I', &i.to_string());
+    (0..4).map(nth).collect::<Vec<_>>().join("\n      ")
 }
-";
 
-const STORE_F16: &str =
-    "ws[to_w] = next.a; ws[to_w + 1u] = next.b; ws[to_w + 2u] = next.c; ws[to_w + 3u] = next.d;";
-
+/// Codes: two invocations a row, a group each; they become f16 when they are stored.
+const FIND_CODES: &str = "let w_row = p.w4 + min(n0 + li / 2u, p.n - 1u) * p.row;
+  let to_w = (li / 2u) * 9u + (li % 2u) * 4u;
+  var next: Group;";
+const FETCH_CODES: &str = "next = group_w(w_row, group);";
 const STORE_CODES: &str = "ws[to_w] = eight(next.low.x, next.low.y, next.d0, next.m);
     ws[to_w + 1u] = eight(next.low.z, next.low.w, next.d0, next.m);
     ws[to_w + 2u] = eight(next.high.x, next.high.y, next.d1, next.m);

@@ -26,21 +26,19 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32, @bu
   let n0 = (tile / p.tiles_m) * $BNu;
   let wm = (sg % $ACROSSu) * $WMu;
   let wn = (sg / $ACROSSu) * $WNu;
-  // Loading: an invocation takes a group of 32 weights and four words of x, in each step.
-  let row = n0 + li / 2u;
-  let half = li % 2u;
-  let w_row = p.w4 + min(row, p.n - 1u) * p.row;
-  let to_w = (li / 2u) * 9u + half * 4u;
+  // Loading: an invocation takes 32 weights and four words of x in each step.
   let x_row = li / 8u;
   let x_word = li % 8u;
   let x_words = p.k / 8u;
-  var next: $GROUP;
+  $FIND_W
   var fetched: array<vec4<u32>, 4>;
   $SUMS
   let steps = (p.k + 63u) / 64u;
-  next = load_w(w_row, min(half, p.k / 32u - 1u));
+  var word = min(x_word, x_words - 1u);
+  var group = min(li % 2u, p.k / 32u - 1u);
+  $FETCH_W
   for (var i = 0u; i < 4u; i++) {
-    fetched[i] = x4[p.x4 + min(m0 + x_row + i * $XROWSu, p.m - 1u) * x_words + min(x_word, x_words - 1u)];
+    fetched[i] = x4[p.x4 + min(m0 + x_row + i * $XROWSu, p.m - 1u) * x_words + word];
   }
   for (var s = 0u; s < steps; s++) {
     // Behind the end of k there are zeros on one side; behind the last row and column is what nobody stores.
@@ -48,12 +46,12 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32, @bu
     for (var i = 0u; i < 4u; i++) {
       xs[(x_row + i * $XROWSu) * 9u + x_word] = select(vec4<u32>(0u), fetched[i], inside);
     }
-    $STORE
+    $STORE_W
     workgroupBarrier();
     if s + 1u < steps {
-      let g = min((s + 1u) * 2u + half, p.k / 32u - 1u);
-      next = load_w(w_row, g);
-      let word = min((s + 1u) * 8u + x_word, x_words - 1u);
+      word = min((s + 1u) * 8u + x_word, x_words - 1u);
+      group = min((s + 1u) * 2u + li % 2u, p.k / 32u - 1u);
+      $FETCH_W
       for (var i = 0u; i < 4u; i++) {
         fetched[i] = x4[p.x4 + min(m0 + x_row + i * $XROWSu, p.m - 1u) * x_words + word];
       }
