@@ -69,7 +69,8 @@ impl Tokenizer {
             add_space_prefix: Some(false),
             ..VocabSource::default()
         })?;
-        tokenizer.warn("the model file has no vocabulary: ids are shown as [id], and prompts are given by --ids");
+        tokenizer
+            .warn("the model file has no vocabulary: ids are shown as [id], and prompts are given by --ids");
         Ok(tokenizer)
     }
 }

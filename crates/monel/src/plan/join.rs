@@ -76,8 +76,8 @@ pub fn can_join(graph: &Graph, group: &[Value], node: Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::DType;
     use crate::device::software;
+    use crate::tensor::DType;
 
     #[test]
     fn nodes_move_over_what_does_not_concern_them() {
