@@ -1,6 +1,7 @@
 //! Fused steps compute what the ops say: the same graph on a Vulkan device, which fuses, and on the software device,
 //! which does not, from the same numbers.
 
+#![cfg(feature = "vulkan")]
 #![allow(clippy::unwrap_used, reason = "a test's way to fail")]
 
 use monel::device::{software, vulkan};

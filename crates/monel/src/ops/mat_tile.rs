@@ -171,7 +171,8 @@ fn eight(a: u32, b: u32, d: f32, m: f32) -> vec4<u32> {
 }
 ";
 
-#[cfg(test)]
+// The compiler of kernels belongs to the Vulkan device.
+#[cfg(all(test, feature = "vulkan"))]
 mod tests {
     use super::*;
     use crate::device::vulkan::shader::{Target, compile};
