@@ -153,3 +153,41 @@ fn a2_the_host_submits_steps_ahead_of_the_device() {
     assert_eq!(generating.join().expect("a run").steps.len(), 6);
     drop(running);
 }
+
+#[test]
+fn e5_a_cancel_in_the_middle_of_a_long_prompt_leaves_a_context_that_goes_on() {
+    let Some(model) = model() else { return };
+    let mut context = context(&model, 8192);
+    let mut long = request(&model, "The sea", Some(4));
+    long.prompt = long.prompt.iter().copied().cycle().take(8000).collect();
+    let cancel = long.cancel.clone();
+    // Wherever in the sixteen batches it arrives: no token has come out yet, so the run ends as cancelled.
+    let out = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            cancel.cancel();
+        });
+        context.generate(&long, &mut |_| true).expect("a run")
+    });
+    assert_eq!(out.stop, Stop::Cancelled);
+    let short = request(&model, "The Moon orbits the", Some(6));
+    let after = ids(&run(&mut context, &short));
+    let mut fresh = self::context(&model, 64);
+    assert_eq!(after, ids(&run(&mut fresh, &short)));
+}
+
+#[test]
+fn perplexity_is_the_same_on_any_number_of_threads() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let of = |threads| {
+        let device =
+            software::create(&software::Options { threads, ..Default::default() }).expect("a device");
+        let model = Arc::new(Model::load(&path, &device).expect("a model"));
+        let text = "The Moon orbits the Earth, and the Earth orbits the Sun. ".repeat(12);
+        let ids = model.tokenizer.encode(&text, true, false).expect("ids");
+        context(&model, 64).perplexity(&ids, 64, &mut |_, _| true).expect("perplexity")
+    };
+    let (one, two) = (of(1), of(2));
+    assert!(one.chunks == two.chunks && one.chunks > 1);
+    assert!((one.ppl - two.ppl).abs() < 1e-5 * one.ppl, "{} and {}", one.ppl, two.ppl);
+}
