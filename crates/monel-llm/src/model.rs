@@ -5,7 +5,7 @@ use crate::chat::{ChatError, ChatTemplate};
 use crate::context::ContextOptions;
 use crate::error::Result;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{Progress, Weights};
+use crate::weights::{Progress, Weights, vocabulary};
 use monel::{Device, Needs, Stream};
 use monel_gguf::Gguf;
 use std::path::Path;
@@ -57,7 +57,7 @@ impl ModelFile {
     /// What the model and a context of it will need on a device (contract M7).
     pub fn needs(&self, device: &Device, options: &ContextOptions) -> Result<Needs> {
         let mut needs = Weights::needs(&self.gguf, device, self.architecture, &self.hyper)?;
-        let vocabulary = self.gguf.require_tensor("token_embd.weight")?.dims[1] as usize;
+        let vocabulary = vocabulary(&self.gguf)?;
         options.needs(&Hyper { vocabulary, ..self.hyper.clone() }, &mut needs)?;
         Ok(needs)
     }
@@ -67,7 +67,7 @@ impl ModelFile {
         let ModelFile { gguf, architecture, hyper, opened } = self;
         let metadata = gguf.metadata();
         let stream: Stream = device.stream();
-        let vocabulary = gguf.require_tensor("token_embd.weight")?.dims[1] as usize;
+        let vocabulary = vocabulary(&gguf)?;
         // The vocabulary is read while the device repacks weights: both take tens of milliseconds.
         let (tokenizer, weights) = std::thread::scope(|scope| {
             let tokenizer = scope.spawn(move || Tokenizer::of_model(metadata, vocabulary));

@@ -6,6 +6,7 @@
 use crate::context::{BATCH, Context, Tail};
 use crate::error::{Error, Result};
 use crate::model::ModelFile;
+use crate::weights::vocabulary;
 use monel::Needs;
 
 /// Rows of logits computed at once: bounds the memory, 67 MB for the largest vocabularies.
@@ -18,7 +19,7 @@ const ROWS: usize = 64;
 /// When the file has no embedding.
 pub fn add_needs(file: &ModelFile, window: usize, needs: &mut Needs) -> Result<()> {
     let width = file.hyper().width;
-    let vocabulary = file.gguf().require_tensor("token_embd.weight")?.dims[1] as usize;
+    let vocabulary = vocabulary(file.gguf())?;
     let (batch, rows) = (BATCH.min(window), ROWS.min(window / 2));
     needs.add("logits", (4 * (width * BATCH + rows * (vocabulary + 3 * width))) as u64, false);
     // A batch's graph ends with its hidden states, beside the one of a prompt, whose scratch it does not share.

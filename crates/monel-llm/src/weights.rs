@@ -165,7 +165,8 @@ fn maps(device: &Device) -> bool {
     device.capabilities().contains(&"mapped-memory")
 }
 
-fn vocabulary(gguf: &Gguf) -> Result<usize> {
+/// Tokens of the model: rows of its embedding.
+pub(crate) fn vocabulary(gguf: &Gguf) -> Result<usize> {
     Ok(gguf.require_tensor("token_embd.weight")?.dims[1] as usize)
 }
 

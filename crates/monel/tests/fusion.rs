@@ -4,35 +4,11 @@
 #![cfg(feature = "vulkan")]
 #![allow(clippy::unwrap_used, reason = "a test's way to fail")]
 
-use monel::device::{software, vulkan};
+mod common;
+
+use common::{cpu, gpu, numbers};
 use monel::ops::{Glu, GluKind, QuantizeRows};
 use monel::{DType, Device, Graph, Tensor, Value};
-
-/// A Vulkan device, or why the test is skipped. With `MONEL_REQUIRE_VULKAN` set there has to be one.
-fn gpu() -> Option<Device> {
-    match vulkan::open(&vulkan::Options::default()) {
-        Ok(device) => Some(device),
-        Err(e) if std::env::var_os("MONEL_REQUIRE_VULKAN").is_none() => {
-            println!("skipped: {e}");
-            None
-        }
-        Err(e) => panic!("MONEL_REQUIRE_VULKAN is set and there is no Vulkan device: {e}"),
-    }
-}
-
-fn cpu() -> Device {
-    software::create(&software::Options::default()).unwrap()
-}
-
-/// Numbers from -1 to 1, different for each seed.
-fn numbers(seed: u32, count: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1u32 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
 
 /// The same graph on one device after the other.
 struct Rig {

@@ -55,6 +55,23 @@ pub struct Limits {
     pub software: bool,
 }
 
+#[cfg(all(test, feature = "vulkan"))]
+impl Limits {
+    /// What an H200 reports: no device of the tests has matrices, so kernels with them are at least compiled.
+    pub(crate) const LARGE: Limits = Limits {
+        subgroup: 32,
+        shared_memory: 48 << 10,
+        groups: [65_535; 3],
+        bindings: MAX_BINDINGS as u32,
+        int64: true,
+        f16: true,
+        dot4: true,
+        matrix: Some(Matrix { m: 16, n: 16, k: 16 }),
+        subgroup_fixed: Some(32),
+        software: false,
+    };
+}
+
 /// A cooperative matrix: a subgroup multiplies `m` x `k` by `k` x `n`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrix {

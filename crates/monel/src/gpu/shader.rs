@@ -321,13 +321,23 @@ fn decode(dtype: DType) -> Option<&'static str> {
         DType::Q4_K => include_str!("decode/q4_k.wgsl"),
         DType::Q5_K => include_str!("decode/q5_k.wgsl"),
         DType::Q6_K => include_str!("decode/q6_k.wgsl"),
-        DType::Planar(BlockType::Q4_0) => include_str!("decode/planar_q4_0.wgsl"),
+        DType::Planar(BlockType::Q4_0) => {
+            concat!(include_str!("decode/planar_half.wgsl"), include_str!("decode/planar_q4_0.wgsl"))
+        }
         DType::Planar(BlockType::Q4_1) => include_str!("decode/planar_q4_1.wgsl"),
-        DType::Planar(BlockType::Q5_0) => include_str!("decode/planar_q5_0.wgsl"),
+        DType::Planar(BlockType::Q5_0) => {
+            concat!(include_str!("decode/planar_half.wgsl"), include_str!("decode/planar_q5_0.wgsl"))
+        }
         DType::Planar(BlockType::Q5_1) => include_str!("decode/planar_q5_1.wgsl"),
-        DType::Planar(BlockType::Q8_0) => include_str!("decode/planar_q8_0.wgsl"),
-        DType::Planar(BlockType::Q4_K) => include_str!("decode/planar_q4_k.wgsl"),
-        DType::Planar(BlockType::Q5_K) => include_str!("decode/planar_q5_k.wgsl"),
+        DType::Planar(BlockType::Q8_0) => {
+            concat!(include_str!("decode/planar_half.wgsl"), include_str!("decode/planar_q8_0.wgsl"))
+        }
+        DType::Planar(BlockType::Q4_K) => {
+            concat!(include_str!("decode/planar_heads.wgsl"), include_str!("decode/planar_q4_k.wgsl"))
+        }
+        DType::Planar(BlockType::Q5_K) => {
+            concat!(include_str!("decode/planar_heads.wgsl"), include_str!("decode/planar_q5_k.wgsl"))
+        }
         DType::Planar(BlockType::Q6_K) => include_str!("decode/planar_q6_k.wgsl"),
         _ => return None,
     })

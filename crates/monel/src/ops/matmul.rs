@@ -22,7 +22,7 @@ const TILE: usize = simd::TILE_ROWS;
 /// Bytes of activations that stay in a core's second cache while a tile meets them.
 const PANEL_BYTES: usize = 480 << 10;
 /// Columns up to which a GPU makes a row of the result at a time.
-const FEW_COLUMNS: usize = 8;
+const FEW_COLUMNS: usize = super::mat_vec::MAX_COLUMNS;
 /// Multiply-adds worth handing to a thread at once: about 10 µs.
 const PIECE: usize = 1 << 20;
 

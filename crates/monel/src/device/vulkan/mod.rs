@@ -270,11 +270,10 @@ impl Driver for Vulkan {
     fn lower(&self, graph: &Graph) -> Result<Option<Graph>> {
         let limits = self.shared.gpu.limits();
         super::lower::lower(graph, |w, x| {
-            let planar = matches!(w.dtype, DType::Planar(_)) && w.ne[2] * w.ne[3] == 1 && w.is_contiguous();
             if x.dtype != DType::F32 || !x.has_dense_rows() {
                 None
             } else if x.rows() <= mat_vec::MAX_COLUMNS {
-                planar.then_some(DType::Q8P)
+                mat_vec::takes(w).filter(|&t| t != DType::F32)
             } else {
                 (x.is_contiguous() && mat_tile::takes(&limits, w)).then_some(DType::F16)
             }

@@ -1,4 +1,3 @@
-fn half_NAME(base: u32, i: u32) -> f32 { return unpack2x16float(NAME[base + i / 2u])[i & 1u]; }
 fn quad_NAME(row: u32, nth: u32) -> vec4<f32> {
   let g = nth / 8u;
   let nibbles = (NAME[row + 4u * g + nth % 4u] >> (nth & 4u)) & 0x0f0f0f0fu;

@@ -1,4 +1,3 @@
-fn half_NAME(base: u32, i: u32) -> f32 { return unpack2x16float(NAME[base + i / 2u])[i & 1u]; }
 fn quad_NAME(row: u32, nth: u32) -> vec4<f32> {
   return half_NAME(row + 8u * p.NAME_groups, nth / 8u) * vec4<f32>(unpack4xI8(NAME[row + nth]));
 }

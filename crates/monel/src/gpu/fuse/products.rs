@@ -24,9 +24,7 @@ pub(super) fn find(view: &View<'_>, first: Value) -> Vec<Value> {
     if let Some(glu) = glu {
         let Some([gate, up]) = view.node(glu).map(|n| &n.inputs[..2]) else { return group };
         let twin = |v: Value| view.node(v).is_some_and(|n| n.inputs.get(1) == Some(&node.inputs[1]));
-        let reads_once = view.next(&group, first).is_some() || *gate == first;
         if *gate == first
-            && reads_once
             && view.op::<MatMul>(*up).is_some()
             && twin(*up)
             && view.uses.only(view.graph, *up) == Some(glu)

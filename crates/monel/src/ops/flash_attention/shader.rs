@@ -16,24 +16,13 @@ pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Result<Vec<Dispa
     }
 }
 
-/// A workgroup for each query row.
-fn rows(op: FlashAttention, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
-    let (q, k, v, y) = (&call.inputs[0], &call.inputs[1], &call.inputs[2], &call.output);
-    let (head, value) = (k.desc.ne[0], v.desc.ne[0]);
+/// Operands and numbers that every kernel of attention over whole rows has.
+pub(super) fn operands(shader: Shader, op: FlashAttention, call: &GpuCall<'_>) -> Shader {
+    let (q, k, v) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
     let [_, tokens, heads, batches] = q.desc.ne;
-    let (cells, kv_heads, kv_batches) = (k.desc.ne[1], k.desc.ne[2], k.desc.ne[3]);
-    let rows = tokens * heads * batches;
-    let fours = [head, value].iter().all(|n| n.is_multiple_of(4) && (1..=LARGE).contains(n));
-    let shader = if fours {
-        Shader::new("flash_attention", include_str!("flash_attention.wgsl"))
-    } else {
-        Shader::new("flash_attention_any", include_str!("flash_attention_any.wgsl"))
-    };
-    // Scores are capped as cap tanh(score / cap).
-    let mut shader = shader
+    let [_, cells, kv_heads, kv_batches] = k.desc.ne;
+    shader
         .part(include_str!("../../gpu/functions.wgsl"))
-        .reductions(THREADS as u32)
-        .number("rows", rows)
         .number("tokens", tokens)
         .number("heads", heads)
         .number("batches", batches)
@@ -47,8 +36,43 @@ fn rows(op: FlashAttention, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String>
         .strides("k", k, true)
         .input("v", v)
         .strides("v", v, true)
-        .output("y", y)
-        .strides("y", y, true);
+        .output("y", &call.output)
+        .strides("y", &call.output, true)
+}
+
+/// Defines `$RANGE`: `first` and `last` of `token` from its position. `reports` says which invocation reports a position
+/// outside the cache.
+pub(super) fn causal(shader: Shader, call: &GpuCall<'_>, window: Option<usize>, reports: &str) -> Shader {
+    let (positions, cells) = (&call.inputs[3], call.inputs[1].desc.ne[1]);
+    let step = positions.desc.nb[0] / 4;
+    let window = window.unwrap_or(cells).min(cells);
+    let range = format!(
+        "let position = bound[p.bound + token * {step}u];
+  if u32(position) >= p.cells {{
+    {reports}{{ fault(u32(position)); }}
+    last = 0u;
+  }} else {{
+    last = u32(position) + 1u;
+    if last > {window}u {{ first = last - {window}u; }}
+  }}"
+    );
+    let text = move |p: u32| format!("position {} of a cache of {cells} cells", p as i32);
+    shader.input("bound", positions).define("RANGE", range).can_fail(text)
+}
+
+/// A workgroup for each query row.
+fn rows(op: FlashAttention, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+    let (q, k, v) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
+    let (head, value) = (k.desc.ne[0], v.desc.ne[0]);
+    let [_, tokens, heads, batches] = q.desc.ne;
+    let rows = tokens * heads * batches;
+    let fours = [head, value].iter().all(|n| n.is_multiple_of(4) && (1..=LARGE).contains(n));
+    let shader = if fours {
+        Shader::new("flash_attention", include_str!("flash_attention.wgsl"))
+    } else {
+        Shader::new("flash_attention_any", include_str!("flash_attention_any.wgsl"))
+    };
+    let mut shader = operands(shader, op, call).reductions(THREADS as u32).number("rows", rows);
     let groups = if fours {
         shader = shader
             .define("HEAD4", head / 4)
@@ -77,27 +101,12 @@ fn rows(op: FlashAttention, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String>
             .define("VALUE", read);
         rows * blocks
     };
+    // Scores are capped as cap tanh(score / cap).
     let cap = op.softcap.map(|cap| format!("score = f32({cap:e}) * tanh_f(score / f32({cap:e}));"));
     shader = shader.define("CAP", cap.unwrap_or_default());
     shader = match op.masking {
         Masking::None => shader.define("RANGE", "").define("MASK", ""),
-        Masking::Causal { window } => {
-            let positions = &call.inputs[3];
-            let step = positions.desc.nb[0] / 4;
-            let window = window.unwrap_or(cells).min(cells);
-            let range = format!(
-                "let position = bound[p.bound + token * {step}u];
-  if u32(position) >= p.cells {{
-    if li == 0u {{ fault(u32(position)); }}
-    last = 0u;
-  }} else {{
-    last = u32(position) + 1u;
-    if last > {window}u {{ first = last - {window}u; }}
-  }}"
-            );
-            let text = move |p: u32| format!("position {} of a cache of {cells} cells", p as i32);
-            shader.input("bound", positions).define("RANGE", range).define("MASK", "").can_fail(text)
-        }
+        Masking::Causal { window } => causal(shader, call, window, "if li == 0u ").define("MASK", ""),
         Masking::Mask => {
             let mask = &call.inputs[3];
             let [_, b1, b2, b3] = mask.desc.nb.map(|b| b / mask.desc.dtype.block_bytes());

@@ -423,22 +423,8 @@ fn floats(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
 #[cfg(all(test, feature = "vulkan"))]
 mod tests {
     use super::*;
-    use crate::gpu::{Matrix, Memory};
+    use crate::gpu::Memory;
     use crate::quant::BlockType;
-
-    /// A large device with matrices.
-    const LIMITS: Limits = Limits {
-        subgroup: 32,
-        shared_memory: 48 << 10,
-        groups: [65_535; 3],
-        bindings: 8,
-        int64: true,
-        f16: true,
-        dot4: true,
-        matrix: Some(Matrix { m: 16, n: 16, k: 16 }),
-        subgroup_fixed: Some(32),
-        software: false,
-    };
 
     fn dispatches(
         w: DType,
@@ -453,7 +439,7 @@ mod tests {
         let inputs = [operand(w, &[k, n], Memory::Input(0))?, operand(x, &[k, m], Memory::Input(1))?];
         let output = operand(DType::F32, &[n, m], Memory::Output)?;
         let scratch = operand(DType::I32, &[scratch(&inputs[1].desc) / 4], Memory::Scratch)?;
-        shader(&GpuCall { inputs: &inputs, output, scratch, limits: LIMITS, window: None }, tile)
+        shader(&GpuCall { inputs: &inputs, output, scratch, limits: Limits::LARGE, window: None }, tile)
     }
 
     /// The software device has no matrices, so these kernels do not run in tests everywhere; they have to be valid.
@@ -480,7 +466,7 @@ mod tests {
             }
         }
         for tile in WITH_MATRICES {
-            assert!(tile.fits(&LIMITS), "{tile:?}");
+            assert!(tile.fits(&Limits::LARGE), "{tile:?}");
             dispatches(DType::Planar(BlockType::Q4_K), DType::F32, [512, 256, 256], Some(tile))
                 .unwrap()
                 .iter()
@@ -490,13 +476,13 @@ mod tests {
 
     #[test]
     fn tiles_fill_the_device_and_fit_its_memory() {
-        let tile = |n, m| best_tile(&LIMITS, &Desc::new(DType::F32, &[n, m]).unwrap());
+        let tile = |n, m| best_tile(&Limits::LARGE, &Desc::new(DType::F32, &[n, m]).unwrap());
         assert_eq!(tile(14_336, 512).rows, 128);
         assert!(tile(576, 512).rows < 128);
         assert!(tile(14_336, 32).cols <= 32);
-        let small = Limits { shared_memory: 16 << 10, ..LIMITS };
+        let small = Limits { shared_memory: 16 << 10, ..Limits::LARGE };
         assert!(!WITH_MATRICES[0].fits(&small));
         assert!(best_tile(&small, &Desc::new(DType::F32, &[14_336, 512]).unwrap()).fits(&small));
-        assert!(!WITH_MATRICES[0].fits(&Limits { matrix: None, ..LIMITS }));
+        assert!(!WITH_MATRICES[0].fits(&Limits { matrix: None, ..Limits::LARGE }));
     }
 }
