@@ -42,7 +42,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         name.clone_from(&model.name);
         let mut context = session::context(&model, &options)?;
         let bandwidth = match device.info().kind {
-            DeviceKind::Cpu => monel::device::software::read_bandwidth(threads as usize),
+            DeviceKind::Cpu => monel::device::software::ceiling::read(threads as usize),
             _ => None,
         };
         for test in tests {

@@ -4,7 +4,7 @@
 //! calls ([`chunk`]), run phase by phase between barriers. Private memory exists here too ([`memory`]), so that no code
 //! grows used to host access.
 
-mod bandwidth;
+pub mod ceiling;
 mod chunk;
 #[cfg(loom)]
 pub mod door;
@@ -19,7 +19,6 @@ mod queue_thread;
 pub mod simd;
 mod transfer;
 
-pub use bandwidth::read_bandwidth;
 pub(crate) use encode::Encoder;
 pub(crate) use memory::Allocator;
 pub(crate) use pool::Pool;
