@@ -210,6 +210,15 @@ fn bench_perplexity_and_inspect_have_their_fields() {
     for t in r["results"].as_array().expect("results") {
         assert_eq!((t["tps"].as_array().map(Vec::len), t["threads"].as_u64()), (Some(2), Some(2)));
         assert!(t["tps_median"].as_f64().is_some_and(|v| v > 0.0));
+        // Plain Rust has no ceiling of products.
+        let prompt = t["test"].as_str().is_some_and(|name| name.starts_with("pp"));
+        if prompt && t["ceiling_of"].is_null() {
+            continue;
+        }
+        assert_eq!(t["ceiling_of"], if prompt { "int8" } else { "read" }, "{t}");
+        let number = |key: &str| t[key].as_f64().unwrap_or_else(|| panic!("{key} in {t}"));
+        let share = number("reached") / number("ceiling");
+        assert!(share > 0.0 && (number("ceiling_share") / share - 1.0).abs() < 1e-9, "{t}");
     }
     let dir = tempfile::tempdir().expect("a directory");
     let text = dir.path().join("text");

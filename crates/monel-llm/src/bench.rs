@@ -37,6 +37,13 @@ impl Test {
         if depth == 0 { format!("{kind}{tokens}") } else { format!("{kind}{tokens} @ d{depth}") }
     }
 
+    /// Tokens it processes or generates.
+    pub fn tokens(&self) -> usize {
+        match *self {
+            Test::Prompt { tokens, .. } | Test::Generate { tokens, .. } => tokens,
+        }
+    }
+
     /// Positions the test needs.
     pub fn positions(&self) -> usize {
         match *self {

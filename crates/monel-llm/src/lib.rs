@@ -30,6 +30,7 @@ pub mod perplexity;
 pub mod sampling;
 pub mod tokenizer;
 pub mod weights;
+pub mod work;
 
 pub use context::{Context, ContextOptions};
 pub use error::{Error, Result};

@@ -90,16 +90,6 @@ impl Weights {
         if self.tensors.contains_key("output.weight") { "output.weight" } else { "token_embd.weight" }
     }
 
-    /// Bytes read for one token of a decode step: every matrix once, and one row of a separate embedding.
-    pub fn bytes_per_token(&self) -> u64 {
-        let separate = self.output_name() == "output.weight";
-        let read = |name: &str, t: &Tensor| match name {
-            "token_embd.weight" if separate => t.desc().nb[1],
-            _ => t.desc().span(),
-        };
-        self.tensors.iter().map(|(name, t)| read(name, t) as u64).sum()
-    }
-
     /// What loading will need on the device (contract M7), from the file alone.
     pub fn needs(gguf: &Gguf, device: &Device, architecture: &Architecture, hyper: &Hyper) -> Result<Needs> {
         let mut needs = Needs::default();

@@ -1,9 +1,15 @@
-//! `monel bench`: tokens per second.
+//! `monel bench`: tokens per second, and the share of what the machine allows.
+//!
+//! The share compares a test's work that cannot be avoided ([`Work`]) with ceilings measured just before it: products in
+//! prefill, reading of weights and cached keys and values in decode. Only the CPU has measured ceilings.
 
 use std::io::Write;
 
-use monel::DeviceKind;
+use monel::device::software::ceiling::{self, Kind};
+use monel::device::software::simd::Isa;
+use monel::{Device, DeviceKind};
 use monel_llm::bench::{Test, median};
+use monel_llm::work::Work;
 use monel_llm::{Context, ContextOptions, ModelFile};
 use serde::Serialize;
 use serde_json::json;
@@ -20,7 +26,51 @@ struct Row {
     threads: u32,
     tps: Vec<f64>,
     tps_median: f64,
+    /// The median's share of the ceiling, 1 for all of it.
     ceiling_share: Option<f64>,
+    /// What bounds the test: `int8` or `f32` products, or `read`.
+    ceiling_of: Option<&'static str>,
+    /// The instructions whose ceiling it is.
+    ceiling_path: Option<&'static str>,
+    /// The ceiling: operations (a multiply-add is two) or bytes per second.
+    ceiling: Option<f64>,
+    /// What the median reached of the same.
+    reached: Option<f64>,
+}
+
+/// What the machine allows a test, as measured just before it.
+struct Ceiling {
+    of: &'static str,
+    path: &'static str,
+    per_second: f64,
+    /// Units of the test's work.
+    units: f64,
+    /// Seconds that the test takes at the ceiling.
+    seconds: f64,
+}
+
+/// The ceiling of a test; `None` where none is measured: on GPUs, and for products of plain Rust.
+fn ceiling(device: &Device, threads: usize, test: Test, work: Work) -> Option<Ceiling> {
+    let info = device.info();
+    if info.kind != DeviceKind::Cpu {
+        return None;
+    }
+    if let Test::Generate { .. } = test {
+        let per_second = ceiling::read(threads)?;
+        let (units, seconds) = (work.bytes, work.bytes / per_second);
+        return Some(Ceiling { of: "read", path: "loads", per_second, units, seconds });
+    }
+    let isa = info.features.iter().find_map(|feature| Isa::named(feature).ok())?;
+    // Most models have quantized weights only; the others' products are counted where they are more.
+    let kinds = [(Kind::Int8, work.int8), (Kind::Float, work.float)];
+    let measured: Vec<_> = kinds
+        .into_iter()
+        .filter(|&(_, units)| units > 0.0)
+        .map(|(kind, units)| Some((kind, units, ceiling::fastest(isa, kind, threads)?)))
+        .collect::<Option<_>>()?;
+    let seconds = measured.iter().map(|&(_, units, (_, per_second))| units / per_second).sum();
+    let &(kind, units, (path, per_second)) = measured.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    Some(Ceiling { of: kind.name(), path: path.name(), per_second, units, seconds })
 }
 
 /// Runs every combination of the flags.
@@ -41,24 +91,26 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         let model = session::load(file, &device, &options)?;
         name.clone_from(&model.name);
         let mut context = session::context(&model, &options)?;
-        let bandwidth = match device.info().kind {
-            DeviceKind::Cpu => monel::device::software::ceiling::read(threads as usize),
-            _ => None,
-        };
         for test in tests {
+            let work = context.work(test)?;
+            let ceiling = ceiling(&device, threads as usize, test, work);
             let Some(tps) = measure(&mut context, test, args.repetitions)? else {
                 return Ok(Outcome::Interrupted);
             };
             let tps_median = median(&tps);
-            // The share of a decode step that reading the weights once would take.
-            let ceiling_share = match (test, bandwidth) {
-                (Test::Generate { .. }, Some(b)) => {
-                    Some(tps_median * model.weights.bytes_per_token() as f64 / b)
-                }
-                _ => None,
-            };
-            let device = device.info().id.clone();
-            rows.push(Row { test: test.name(), device, threads, tps, tps_median, ceiling_share });
+            let tests_per_second = tps_median / test.tokens() as f64;
+            rows.push(Row {
+                test: test.name(),
+                device: device.info().id.clone(),
+                threads,
+                tps,
+                tps_median,
+                ceiling_share: ceiling.as_ref().map(|c| c.seconds * tests_per_second),
+                ceiling_of: ceiling.as_ref().map(|c| c.of),
+                ceiling_path: ceiling.as_ref().map(|c| c.path),
+                ceiling: ceiling.as_ref().map(|c| c.per_second),
+                reached: ceiling.as_ref().map(|c| c.units * tests_per_second),
+            });
             note(format_args!("{}: {tps_median:.1} tok/s", test.name()));
         }
     }
@@ -74,7 +126,8 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         ("tok/s (median)", right),
         ("min", right),
         ("max", right),
-        ("of read ceiling", right),
+        ("reached", right),
+        ("of ceiling", right),
     ]);
     for r in &rows {
         let low = r.tps.iter().copied().fold(f64::INFINITY, f64::min);
@@ -89,12 +142,22 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
             number(r.tps_median),
             number(low),
             number(high),
+            reached(r),
             share,
         ]);
     }
     out.line(name)?;
     out.line(table)?;
     Ok(Outcome::Done)
+}
+
+/// `1204 GOP/s int8`, `31.2 GB/s read`; `-` where no ceiling is measured.
+fn reached(row: &Row) -> String {
+    let (Some(of), Some(reached)) = (row.ceiling_of, row.reached) else { return "-".to_string() };
+    match of {
+        "read" => format!("{:.1} GB/s {of}", reached / 1e9),
+        _ => format!("{:.0} GOP/s {of}", reached / 1e9),
+    }
 }
 
 fn tests(args: &Args) -> Vec<Test> {
