@@ -1,6 +1,6 @@
 //! Speed of the packed matrix products, beside what the machine allows in the same minute.
 //!
-//! `cargo bench -p monel --bench kernels [-- Q4_1]`; `MONEL_ISA` chooses a lower instruction set. For every type:
+//! `cargo bench -p monel --bench kernels [-- Q4_1]`; `MONEL_CPU_FEATURES` chooses a lower instruction set. For every type:
 //! GOP/s (one multiply-add is two) of prefill products, with one and two threads, and GB/s of weights read by a decode
 //! product. Threads are timed by their own CPU time, so that other programs on the machine count less.
 
@@ -195,7 +195,7 @@ fn integer_loop(isa: Isa) -> Option<(&'static str, f64, fn())> {
 
     match isa.level() {
         // SAFETY: the level is one of this machine's.
-        Level::Avx512 => Some(("vpdpbusd", (LOOPS * 16 * 128) as f64, || unsafe { vnni() })),
+        Level::Avx512Vnni => Some(("vpdpbusd", (LOOPS * 16 * 128) as f64, || unsafe { vnni() })),
         // SAFETY: as above.
         Level::Avx2 => Some(("maddubs + add", (LOOPS * 12 * 64) as f64, || unsafe { maddubs() })),
         _ => None,

@@ -140,6 +140,9 @@ pub enum Error {
         /// What there is.
         known: String,
     },
+    /// The instruction set that the environment asks for.
+    #[error(transparent)]
+    Features(#[from] crate::device::software::simd::IsaError),
     /// A system call failed.
     #[error("{what}: {reason}")]
     System {

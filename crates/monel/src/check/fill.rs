@@ -110,7 +110,7 @@ fn encode(base: &Desc, values: &[f64]) -> Result<Vec<u8>> {
         DType::Q8A => {
             bytes.resize(base.span(), 0);
             for (values, out) in values.chunks_exact(base.ne[0]).zip(bytes.chunks_exact_mut(base.nb[1])) {
-                simd::quantize_act_row(simd::Isa::PORTABLE, &floats(values), out).map_err(cannot_fill)?;
+                simd::quantize_act_row(simd::Isa::SCALAR, &floats(values), out).map_err(cannot_fill)?;
             }
         }
         DType::Planar(block) => {

@@ -29,12 +29,12 @@ fn run_all(isa: Isa) {
 
 #[test]
 fn every_case_portable() {
-    run_all(Isa::PORTABLE);
+    run_all(Isa::SCALAR);
 }
 
 #[test]
 fn every_case_with_every_other_instruction_set() {
-    Isa::available().filter(|&isa| isa != Isa::PORTABLE).for_each(run_all);
+    Isa::available().filter(|&isa| isa != Isa::SCALAR).for_each(run_all);
 }
 
 /// How the kernel of [`Doubled`] goes wrong.
@@ -131,7 +131,7 @@ impl Op for Doubled {
 
 /// The reason of a failure; `None` where the case passed.
 fn fails(case: &Case) -> Option<String> {
-    match run_direct(case, Isa::PORTABLE) {
+    match run_direct(case, Isa::SCALAR) {
         Outcome::Ok { .. } => None,
         Outcome::Failed { reason, .. } => Some(reason),
         Outcome::Refused { reason } => panic!("refused: {reason}"),
@@ -221,7 +221,7 @@ fn gaps_of_a_strided_place_are_guarded() {
 fn refusals_and_bad_cases_are_told_apart() {
     let operand = Operand::normal(DType::F32, &[7, 5]).permuted([1, 0, 2, 3]);
     let case = Case::new(Doubled(Fault::None), DType::F32, vec![operand], Tolerance::Exact);
-    assert_eq!(run_direct(&case, Isa::PORTABLE), Outcome::Refused { reason: "dense rows".into() });
+    assert_eq!(run_direct(&case, Isa::SCALAR), Outcome::Refused { reason: "dense rows".into() });
     let case = doubled(Fault::None).into(Operand::normal(DType::F32, &[7, 4]));
     assert!(fails(&case).unwrap().contains("the place is"));
     let bad = Operand::normal(DType::F32, &[7]).slice(0, 5, 3);

@@ -7,7 +7,7 @@
 use super::driver::{
     Commands, Done, Driver, HostMapping, Info, Job, Memory, MemoryInfo, Sink, Storage, Transfer,
 };
-use super::software::{self, Base, Options, Pool, base_driver};
+use super::software::{self, Base, Options, Pool, base_driver, simd::Isa};
 use super::{Counts, Device};
 use crate::error::{Error, Result};
 use crate::graph::Graph;
@@ -102,7 +102,8 @@ pub struct Script {
 /// A device that does nothing until its script says so.
 pub fn create(options: &Options) -> (Device, Script) {
     let counts = Arc::new(Counts::default());
-    let mut base = Base::new(&Options { threads: 1, ..options.clone() }, &counts);
+    let isa = options.isa.unwrap_or_else(Isa::detect);
+    let mut base = Base::new(&Options { threads: 1, ..options.clone() }, isa, &counts);
     base.info.id = "scripted".into();
     base.info.name = "scripted device".into();
     let rates = base.rates();

@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub struct Options {
     /// Threads that compute; 0 means one per core.
     pub threads: usize,
-    /// The instruction set; `None` detects it.
+    /// The instruction set; `None` takes the best one that the machine has and [`simd::VARIABLE`] allows.
     pub isa: Option<Isa>,
     /// Bytes in its largest buffer (contract M4: a setting here).
     pub max_buffer: usize,
@@ -69,10 +69,9 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    pub fn new(options: &Options, counts: &Arc<Counts>) -> Base {
+    pub fn new(options: &Options, isa: Isa, counts: &Arc<Counts>) -> Base {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if options.threads == 0 { cores } else { options.threads };
-        let isa = options.isa.unwrap_or_else(Isa::detect);
         let name = memory::processor_name();
         let info = Info {
             id: "cpu".into(),
@@ -130,7 +129,8 @@ pub fn open(options: &Options) -> Result<Device> {
 /// A software device of its own, beside the process's: for tests and for splitting cores between models.
 pub fn create(options: &Options) -> Result<Device> {
     let counts = Arc::new(Counts::default());
-    let base = Base::new(options, &counts);
+    let isa = options.isa.map_or_else(Isa::from_env, Ok)?;
+    let base = Base::new(options, isa, &counts);
     let rates = base.rates();
     let pool = Pool::new(base.threads, base.isa, counts.clone());
     let jobs = Arc::new(queue_thread::Jobs::default());

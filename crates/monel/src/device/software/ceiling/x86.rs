@@ -17,7 +17,7 @@ pub(super) fn paths() -> Vec<Path> {
     let float = |name, levels, operations, turns| Path { name, kind: Kind::Float, levels, operations, turns };
     let with: [(bool, Path); 7] = [
         // SAFETY: the first field of each pair says that the machine has the instructions; only those are kept.
-        (vnni, int8("vpdpbusd zmm", &[Level::Avx512], 16 * 128, |n| unsafe { vpdpbusd_zmm(n) })),
+        (vnni, int8("vpdpbusd zmm", &[Level::Avx512Vnni], 16 * 128, |n| unsafe { vpdpbusd_zmm(n) })),
         // SAFETY: as above.
         (avx512, int8("maddubs + madd zmm", &[Level::Avx512], 16 * 128, |n| unsafe { maddubs_zmm(n) })),
         // SAFETY: as above.
@@ -25,12 +25,9 @@ pub(super) fn paths() -> Vec<Path> {
         // SAFETY: as above.
         (avx2, int8("maddubs + madd ymm", &[Level::Avx2], 8 * 64, |n| unsafe { maddubs_ymm(n) })),
         // SAFETY: as above.
-        (
-            avx2,
-            int8("maddubs, 16-bit sums ymm", &[Level::Avx2], 8 * 8 * 64, |n| unsafe { maddubs_16_bit(n) }),
-        ),
+        (avx2, int8("maddubs, short sums ymm", &[Level::Avx2], 8 * 8 * 64, |n| unsafe { maddubs_short(n) })),
         // SAFETY: as above.
-        (avx512, float("fma zmm", &[Level::Avx512], 16 * 32, |n| unsafe { fma_zmm(n) })),
+        (avx512, float("fma zmm", &[Level::Avx512, Level::Avx512Vnni], 16 * 32, |n| unsafe { fma_zmm(n) })),
         // SAFETY: as above.
         (avx2, float("fma ymm", &[Level::Avx2], 12 * 16, |n| unsafe { fma_ymm(n) })),
     ];
@@ -101,7 +98,7 @@ fn maddubs_ymm(turns: usize) {
 
 /// What four-bit weights allow: eight products are summed in 16 bits before they are widened.
 #[target_feature(enable = "avx2")]
-fn maddubs_16_bit(turns: usize) {
+fn maddubs_short(turns: usize) {
     let ones = black_box(_mm256_set1_epi16(1));
     // The wide sums take turns: one is behind each group of eight products.
     let mut sums = [_mm256_setzero_si256(); 8];

@@ -64,7 +64,7 @@ impl Product {
 /// give each thread one contiguous range of tiles, of 100 KB and more; with many columns give each thread a range of
 /// tiles, and so many columns at a time that `act_stride` times their number stays below about half of the
 /// second-level cache (400 KB: 420 columns at k = 576, 55 at k = 4864). Multiples of 24 columns are best: panels have
-/// 12 columns on AVX-512, 24 on AVX2, 4 on NEON. Calls on disjoint tiles or columns may run at the same time.
+/// 12 columns on AVX-512 (4 to 12 without VNNI), 24 on AVX2, 4 on NEON. Calls on disjoint tiles or columns may run at the same time.
 ///
 /// Float types are not packed; for them, and for a `k` that is no multiple of the type's block or of 32, nothing is
 /// computed and `false` returned.
@@ -108,7 +108,9 @@ pub unsafe fn gemm_packed(
     unsafe {
         match isa.level() {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => super::x86::avx512::gemm(ty, &p),
+            Level::Avx512Vnni => super::x86::avx512::gemm_vnni(ty, &p),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => super::x86::avx512::gemm_maddubs(ty, &p),
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => super::x86::avx2::gemm(ty, &p),
             #[cfg(target_arch = "aarch64")]

@@ -1,20 +1,26 @@
-//! Which instruction set the kernels run on.
+//! Which instructions the kernels run on.
 //!
 //! An [`Isa`] is a proof: it can only be made for a level that the machine has, so the safe functions of this
-//! folder may rely on it. The environment variable `MONEL_ISA` (portable, avx2, avx512, neon, neon-dot, neon-i8mm) forces a
-//! lower level than the best one, for tests and for comparisons.
+//! folder may rely on it. Each level has paths of its own, each is tested on every machine that has it, and the
+//! environment variable [`VARIABLE`] limits a process to a lower one than the best: for comparisons, and for
+//! machines whose best is not their fastest.
 
 use std::sync::OnceLock;
+
+/// The environment variable that limits the features in use: the name of a level.
+pub const VARIABLE: &str = "MONEL_CPU_FEATURES";
 
 /// A set of instructions that the kernels are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
     /// Plain Rust, every machine.
-    Portable,
+    Scalar,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
+    /// x86-64 with AVX-512 F, BW, VL and DQ.
     Avx512,
+    /// The same with VNNI.
+    Avx512Vnni,
     /// AArch64 with its baseline vectors.
     Neon,
     /// AArch64 with the dot product instructions.
@@ -24,25 +30,32 @@ pub enum Level {
 }
 
 impl Level {
-    /// Every level, lowest first.
-    pub const ALL: [Self; 6] =
-        [Self::Portable, Self::Avx2, Self::Avx512, Self::Neon, Self::NeonDot, Self::NeonI8mm];
+    /// Every level of this architecture, lowest first.
+    #[cfg(target_arch = "x86_64")]
+    pub const ALL: &[Self] = &[Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Vnni];
+    /// Every level of this architecture, lowest first.
+    #[cfg(target_arch = "aarch64")]
+    pub const ALL: &[Self] = &[Self::Scalar, Self::Neon, Self::NeonDot, Self::NeonI8mm];
+    /// Every level of this architecture, lowest first.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    pub const ALL: &[Self] = &[Self::Scalar];
 
-    /// The name that `MONEL_ISA` takes.
+    /// The name that [`VARIABLE`] takes.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Portable => "portable",
+            Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Avx512Vnni => "avx512-vnni",
             Self::Neon => "neon",
-            Self::NeonDot => "neon-dot",
-            Self::NeonI8mm => "neon-i8mm",
+            Self::NeonDot => "dotprod",
+            Self::NeonI8mm => "i8mm",
         }
     }
 
     fn on_this_machine(self) -> bool {
         match self {
-            Self::Portable => true,
+            Self::Scalar => true,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => {
                 is_x86_feature_detected!("avx2")
@@ -56,14 +69,14 @@ impl Level {
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => Self::Avx512.on_this_machine() && is_x86_feature_detected!("avx512vnni"),
             #[cfg(target_arch = "aarch64")]
             Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             #[cfg(target_arch = "aarch64")]
             Self::NeonDot => {
-                std::arch::is_aarch64_feature_detected!("neon")
-                    && std::arch::is_aarch64_feature_detected!("dotprod")
+                Self::Neon.on_this_machine() && std::arch::is_aarch64_feature_detected!("dotprod")
             }
             #[cfg(target_arch = "aarch64")]
             Self::NeonI8mm => {
@@ -79,45 +92,50 @@ impl Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Isa(Level);
 
-/// Why an instruction set cannot be used.
+/// Why a level cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
-    /// The name is none of the known ones.
+    /// The name is none of this architecture's.
     #[error(
-        "MONEL_ISA={found} is not known; choose one of portable, avx2, avx512, neon, neon-dot, neon-i8mm"
+        "{VARIABLE} is '{found}', expected one of {}; this machine has {available}: set one of these, or unset it",
+        names(Level::ALL.iter().copied())
     )]
     Unknown {
         /// The name found.
         found: String,
+        /// The levels of this machine.
+        available: String,
     },
     /// The machine lacks it.
-    #[error(
-        "MONEL_ISA asks for {wanted}, but this machine's best is {best}; choose that, a lower one, or unset it"
-    )]
+    #[error("{VARIABLE} is '{wanted}', but this machine only has {available}: set one of these, or unset it")]
     Unavailable {
         /// The level asked for.
         wanted: &'static str,
-        /// The best level here.
-        best: &'static str,
+        /// The levels of this machine.
+        available: String,
     },
+}
+
+fn names(levels: impl Iterator<Item = Level>) -> String {
+    levels.map(Level::name).collect::<Vec<_>>().join(", ")
 }
 
 impl Isa {
     /// What every machine has.
-    pub const PORTABLE: Self = Self(Level::Portable);
+    pub const SCALAR: Self = Self(Level::Scalar);
 
     /// The best level of this machine, whatever the environment says.
     pub fn detect() -> Self {
         static BEST: OnceLock<Isa> = OnceLock::new();
-        *BEST.get_or_init(|| Self::available().next_back().unwrap_or(Self::PORTABLE))
+        *BEST.get_or_init(|| Self::available().next_back().unwrap_or(Self::SCALAR))
     }
 
-    /// The level that `MONEL_ISA` names, or the best one without it.
+    /// The level that [`VARIABLE`] names, or the best one where it is not set (or empty).
     ///
     /// # Errors
     /// [`IsaError`] for an unknown name or a level that this machine lacks.
     pub fn from_env() -> Result<Self, IsaError> {
-        match std::env::var_os("MONEL_ISA") {
+        match std::env::var_os(VARIABLE).filter(|name| !name.is_empty()) {
             None => Ok(Self::detect()),
             Some(name) => Self::named(&name.to_string_lossy()),
         }
@@ -128,10 +146,12 @@ impl Isa {
     /// # Errors
     /// As [`Isa::from_env`].
     pub fn named(name: &str) -> Result<Self, IsaError> {
-        let level = Level::ALL.into_iter().find(|level| level.name() == name);
-        let level = level.ok_or_else(|| IsaError::Unknown { found: name.to_owned() })?;
-        let unavailable = IsaError::Unavailable { wanted: level.name(), best: Self::detect().name() };
-        Self::new(level).ok_or(unavailable)
+        let available = || names(Self::available().map(Self::level));
+        match Level::ALL.iter().find(|level| level.name() == name) {
+            None => Err(IsaError::Unknown { found: name.to_owned(), available: available() }),
+            Some(&level) => Self::new(level)
+                .ok_or_else(|| IsaError::Unavailable { wanted: level.name(), available: available() }),
+        }
     }
 
     /// `level`, if this machine has it.
@@ -141,7 +161,7 @@ impl Isa {
 
     /// Every level of this machine, lowest first.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
-        Level::ALL.into_iter().filter_map(Self::new)
+        Level::ALL.iter().copied().filter_map(Self::new)
     }
 
     /// Which level it is.
@@ -149,7 +169,7 @@ impl Isa {
         self.0
     }
 
-    /// Its name, as `MONEL_ISA` takes it.
+    /// Its name, as [`VARIABLE`] takes it.
     pub const fn name(self) -> &'static str {
         self.0.name()
     }

@@ -31,7 +31,7 @@ mod x86;
 pub use act::{ActError, act_row_bytes, dequantize_act_row, quantize_act_row};
 pub use float_gemm::gemm_float;
 pub use gemm::gemm_packed;
-pub use isa::{Isa, IsaError, Level};
+pub use isa::{Isa, IsaError, Level, VARIABLE};
 pub use pack::{PackError, TILE_ROWS, pack_tile, packed_bytes, tile_bytes, unpack_row, unpack_row_f64};
 pub use vector::{
     axpy_f16, bf16_to_f32, dot_f16_f32, dot_f32, exp_sub_sum, f16_to_f32, f32_to_f16, gelu_tanh_mul, max_f32,

@@ -5,6 +5,7 @@ use crate::quant::tests::{Random, random_blocks};
 use crate::quant::{BlockType, dequantize_row, quantize_row};
 
 mod floats;
+mod levels;
 mod products;
 mod vectors;
 

@@ -205,19 +205,19 @@ fn wrong_sizes_are_refused() {
     assert!(matches!(unpack_row(ty, 64, &tile, 16, &mut [0.0; 64]), Err(PackError::TooShort { .. })));
     assert!(matches!(unpack_row(ty, 64, &tile, usize::MAX, &mut [0.0; 64]), Err(PackError::TooShort { .. })));
     assert!(matches!(
-        quantize_act_row(Isa::PORTABLE, &[0.0; 33], &mut tile),
+        quantize_act_row(Isa::SCALAR, &[0.0; 33], &mut tile),
         Err(ActError::PartialBlock { .. })
     ));
     assert!(matches!(
-        quantize_act_row(Isa::PORTABLE, &[0.0; 32], &mut [0; 63]),
+        quantize_act_row(Isa::SCALAR, &[0.0; 32], &mut [0; 63]),
         Err(ActError::TooShort { .. })
     ));
     // SAFETY: nothing is read or written: the shapes are refused.
     unsafe {
         let (none, out) = (std::ptr::null(), std::ptr::null_mut());
-        assert!(!gemm_packed(Isa::PORTABLE, BlockType::Q4_K, 64, none, 1, 1, none, 0, 1, out, 0));
-        assert!(!gemm_packed(Isa::PORTABLE, BlockType::F32, 64, none, 1, 1, none, 0, 1, out, 0));
-        assert!(!gemm_packed(Isa::PORTABLE, BlockType::Q4_1, 64, none, 1, 17, none, 0, 1, out, 0));
+        assert!(!gemm_packed(Isa::SCALAR, BlockType::Q4_K, 64, none, 1, 1, none, 0, 1, out, 0));
+        assert!(!gemm_packed(Isa::SCALAR, BlockType::F32, 64, none, 1, 1, none, 0, 1, out, 0));
+        assert!(!gemm_packed(Isa::SCALAR, BlockType::Q4_1, 64, none, 1, 17, none, 0, 1, out, 0));
     }
 }
 
@@ -231,7 +231,7 @@ fn activations_are_quantized_as_promised() {
             let mut bytes = vec![0; act_row_bytes(96)];
             quantize_act_row(isa, &x, &mut bytes).unwrap();
             let mut portable = vec![0; act_row_bytes(96)];
-            quantize_act_row(Isa::PORTABLE, &x, &mut portable).unwrap();
+            quantize_act_row(Isa::SCALAR, &x, &mut portable).unwrap();
             assert_eq!(bytes, portable, "{isa:?}: the same bytes everywhere");
             let mut back = vec![0f64; 96];
             dequantize_act_row(&bytes, &mut back).unwrap();

@@ -162,16 +162,3 @@ fn conversions_round_to_even_and_keep_lengths() {
         assert!(wide.iter().zip(&bf16).all(|(w, b)| w.to_bits() == u32::from(*b) << 16), "{isa:?} {n}");
     });
 }
-
-#[test]
-fn names_and_levels() {
-    assert_eq!(Isa::named("portable"), Ok(Isa::PORTABLE));
-    assert!(matches!(Isa::named("sse9"), Err(IsaError::Unknown { .. })));
-    for level in Level::ALL {
-        match Isa::new(level) {
-            Some(isa) => assert_eq!(Isa::named(level.name()), Ok(isa)),
-            None => assert!(matches!(Isa::named(level.name()), Err(IsaError::Unavailable { .. }))),
-        }
-    }
-    assert!(Isa::available().any(|isa| isa == Isa::detect()));
-}

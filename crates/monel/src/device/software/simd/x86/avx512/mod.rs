@@ -1,19 +1,19 @@
-//! The packed matrix product on AVX-512 VNNI.
+//! The packed matrix product on AVX-512: with VNNI (`vnni`) and without (`maddubs`).
 //!
-//! A register holds a group: 16 rows x 4 codes as unsigned bytes. `vpdpbusd` multiplies them by four activations,
-//! broadcast from memory by the instruction itself, and adds each row's four products to the row's 32-bit lane. One
-//! unpacked group serves a panel of up to 12 columns: 12 integer and 12 float accumulators fit into the 32
-//! registers.
-//!
-//! Formats without a minimum are unpacked to excess-128 bytes, whatever their width: shifted up to the top of the
-//! byte, with the scale divided accordingly. So one integer of the activation block (`excess`), in which the
-//! accumulator starts, takes out the offset of all of them at no cost. A minimum costs one fused multiply-add per
-//! segment and column.
+//! A register holds a group: 16 rows x 4 codes as unsigned bytes; four activations, broadcast, are the other operand,
+//! and each row's products end up in the row's 32-bit lane. How a format's codes become those bytes stands here, a
+//! file for each width: as they are, at the bottom of the byte, and for VNNI shifted up to excess-128 bytes where
+//! the format has no minimum.
 
+mod maddubs;
 mod q4;
 mod q5;
 mod q6;
 mod q8;
+mod vnni;
+
+pub(in super::super) use maddubs::gemm as gemm_maddubs;
+pub(in super::super) use vnni::gemm as gemm_vnni;
 
 use super::super::act::{ACT_BYTES, ActBlock, BLOCK};
 use super::super::gemm::Product;
@@ -26,16 +26,27 @@ use std::mem::offset_of;
 /// formats, but not of those whose segments have parts of odd sizes.
 const AHEAD: usize = 2048;
 
-/// How a format's packed codes become bytes for `vpdpbusd`.
+/// How a format's packed codes become bytes.
 trait Unpack: Format {
-    /// Scale of the unpacked bytes: 2 to the number of bits by which they are shifted up.
+    /// Scale of the bytes that `excess` gives: 2 to the number of bits by which they are shifted up.
     const SHIFTED: f32 = if Self::HAS_MIN { 1.0 } else { (1 << (8 - Self::BITS)) as f32 };
 
-    /// Groups `2 * pair` and `2 * pair + 1` of a segment of the packed block at `block`.
+    /// Groups `2 * pair` and `2 * pair + 1` of a segment of the packed block at `block`: the codes as they are.
     ///
     /// # Safety
     /// AVX-512 is there, the block is whole, segment and pair are inside it.
-    unsafe fn pair(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i);
+    unsafe fn codes(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i);
+
+    /// The same, as excess-128 bytes for formats without a minimum.
+    ///
+    /// # Safety
+    /// As for `codes`.
+    #[inline(always)]
+    unsafe fn excess(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
+        const { assert!(Self::SHIFTED == 1.0) };
+        // SAFETY: the same contract.
+        unsafe { Self::codes(block, segment, pair) }
+    }
 }
 
 /// Scales and minima of a block, before the segments' factors.
@@ -45,14 +56,15 @@ struct Header {
     m: __m512,
 }
 
+/// The header of the packed block at `block`, for codes that were multiplied by `shifted`.
 #[inline(always)]
-unsafe fn header<U: Unpack>(block: *const u8) -> Header {
+unsafe fn header<U: Unpack>(block: *const u8, shifted: f32) -> Header {
     // SAFETY: the caller's: AVX-512, and a whole packed block.
     unsafe {
         let half = |at: usize| _mm512_cvtph_ps(_mm256_loadu_si256(block.add(at).cast()));
         let d = half(D);
         Header {
-            d: if U::SHIFTED == 1.0 { d } else { _mm512_mul_ps(d, _mm512_set1_ps(1.0 / U::SHIFTED)) },
+            d: if shifted == 1.0 { d } else { _mm512_mul_ps(d, _mm512_set1_ps(1.0 / shifted)) },
             m: if U::HAS_MIN { half(M) } else { _mm512_setzero_ps() },
         }
     }
@@ -76,93 +88,37 @@ unsafe fn scales<U: Unpack>(header: Header, block: *const u8, segment: usize) ->
     }
 }
 
-/// One tile times `NC` columns.
-///
-/// # Safety
-/// As [`super::super::gemm_packed`], for tile `tile` and columns `col..col + NC`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn tile_by_columns<U: Unpack, const NC: usize>(p: &Product, tile: usize, col: usize) {
-    // SAFETY: offsets stay inside the tile, the columns' rows and the valid rows of the output.
-    unsafe {
-        let mut w = p.w.add(tile * p.tile_bytes);
-        let mut acts = p.acts.add(col * p.act_stride);
-        let mut totals = [_mm512_setzero_ps(); NC];
-        for _ in 0..p.k / U::VALUES {
-            let header = header::<U>(w);
-            for segment in 0..U::SEGMENTS {
-                let (scale, min) = scales::<U>(header, w, segment);
-                if NC < 12 {
-                    let ahead = w.wrapping_add(Layout::<U>::low(segment) + AHEAD);
-                    for line in 0..Layout::<U>::SEGMENT_BYTES.div_ceil(64) {
-                        _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64 * line).cast());
-                    }
-                }
-                // 16-value segments: two of them share an activation block.
-                let half = segment * U::SEGMENT % BLOCK;
-                let excess = match (U::SEGMENT == BLOCK, half) {
-                    (true, _) => offset_of!(ActBlock, excess),
-                    (false, 0) => offset_of!(ActBlock, excess_half),
-                    (false, _) => offset_of!(ActBlock, excess_half) + 4,
-                };
-                let column = |c: usize| acts.add(c * p.act_stride);
-                let int =
-                    |c: usize, at: usize| _mm512_set1_epi32(column(c).add(at).cast::<i32>().read_unaligned());
-                let float =
-                    |c: usize, at: usize| _mm512_set1_ps(column(c).add(at).cast::<f32>().read_unaligned());
+/// Where an activation block keeps what the offset of a segment's codes is taken out with.
+#[inline(always)]
+fn excess_at<U: Unpack>(half: usize) -> usize {
+    match (U::SEGMENT == BLOCK, half) {
+        (true, _) => offset_of!(ActBlock, excess),
+        (false, 0) => offset_of!(ActBlock, excess_half),
+        (false, _) => offset_of!(ActBlock, excess_half) + 4,
+    }
+}
 
-                let mut sums = [_mm512_setzero_si512(); NC];
-                if !U::HAS_MIN {
-                    for (c, sum) in sums.iter_mut().enumerate() {
-                        *sum = int(c, excess);
-                    }
-                }
-                for pair in 0..Layout::<U>::GROUPS / 2 {
-                    let (even, odd) = U::pair(w, segment, pair);
-                    for (c, sum) in sums.iter_mut().enumerate() {
-                        *sum = _mm512_dpbusd_epi32(*sum, even, int(c, half + 8 * pair));
-                    }
-                    for (c, sum) in sums.iter_mut().enumerate() {
-                        *sum = _mm512_dpbusd_epi32(*sum, odd, int(c, half + 8 * pair + 4));
-                    }
-                }
-                for (c, (total, sum)) in totals.iter_mut().zip(sums).enumerate() {
-                    let scale = _mm512_mul_ps(scale, float(c, offset_of!(ActBlock, d)));
-                    *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, *total);
-                    if U::HAS_MIN {
-                        *total = _mm512_fmadd_ps(min, float(c, offset_of!(ActBlock, d_sum)), *total);
-                    }
-                }
-                if (segment + 1) * U::SEGMENT % BLOCK == 0 {
-                    acts = acts.add(ACT_BYTES);
-                }
-            }
-            w = w.add(Layout::<U>::BLOCK_BYTES);
-        }
-        let rows = ((1u32 << p.rows_of(tile)) - 1) as __mmask16;
-        for (c, total) in totals.into_iter().enumerate() {
+/// Asks for the segment that is `AHEAD` of this one.
+#[inline(always)]
+unsafe fn prefetch_ahead<U: Unpack>(block: *const u8, segment: usize) {
+    let ahead = block.wrapping_add(Layout::<U>::low(segment) + AHEAD);
+    for line in 0..Layout::<U>::SEGMENT_BYTES.div_ceil(64) {
+        // SAFETY: a prefetch changes nothing and cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64 * line).cast()) };
+    }
+}
+
+/// Stores the totals of one tile's valid rows.
+#[inline(always)]
+unsafe fn store<const NC: usize>(p: &Product, tile: usize, col: usize, totals: [__m512; NC]) {
+    let rows = ((1u32 << p.rows_of(tile)) - 1) as __mmask16;
+    for (c, total) in totals.into_iter().enumerate() {
+        // SAFETY: the caller's: AVX-512, and valid rows of columns `col..col + NC`.
+        unsafe {
             let to = p.out.add((col + c) * p.out_stride + tile * TILE_ROWS);
             _mm512_mask_storeu_ps(to, rows, total);
         }
     }
-}
-
-/// The packed product for every quantized type.
-///
-/// # Safety
-/// As [`super::super::gemm_packed`]; the machine has AVX-512 F, BW, VL, DQ and VNNI.
-pub(in super::super) unsafe fn gemm(ty: BlockType, p: &Product) {
-    with_format!(ty, F => p.for_each_piece(&[12, 8, 4, 2, 1], |tile, col, columns| {
-        // SAFETY: the caller's promise; the pieces lie inside the product.
-        unsafe {
-            match columns {
-                12 => tile_by_columns::<F, 12>(p, tile, col),
-                8 => tile_by_columns::<F, 8>(p, tile, col),
-                4 => tile_by_columns::<F, 4>(p, tile, col),
-                2 => tile_by_columns::<F, 2>(p, tile, col),
-                _ => tile_by_columns::<F, 1>(p, tile, col),
-            }
-        }
-    }), else {});
 }
 
 /// The 64 bytes at `p`.

@@ -1,11 +1,11 @@
-//! Four bits: Q4_0 (shifted up), Q4_1 and Q4_K (as they are).
+//! Four bits: Q4_0, Q4_1 and Q4_K, the nibbles.
 
 use super::*;
 
 /// Codes at the bottom of the byte.
 #[inline(always)]
 unsafe fn low<F: Format>(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
-    // SAFETY: the caller's, as `Unpack::pair`.
+    // SAFETY: the caller's, as `Unpack::codes`.
     unsafe {
         let both = load(block.add(Layout::<F>::low(segment) + 64 * pair));
         let nibble = bytes(0x0f);
@@ -15,7 +15,13 @@ unsafe fn low<F: Format>(block: *const u8, segment: usize, pair: usize) -> (__m5
 
 impl Unpack for Q4_0 {
     #[inline(always)]
-    unsafe fn pair(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
+    unsafe fn codes(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
+        // SAFETY: the trait's.
+        unsafe { low::<Self>(block, segment, pair) }
+    }
+
+    #[inline(always)]
+    unsafe fn excess(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
         // SAFETY: the trait's.
         unsafe {
             let both = load(block.add(Layout::<Self>::low(segment) + 64 * pair));
@@ -27,7 +33,7 @@ impl Unpack for Q4_0 {
 
 impl Unpack for Q4_1 {
     #[inline(always)]
-    unsafe fn pair(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
+    unsafe fn codes(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
         // SAFETY: the trait's.
         unsafe { low::<Self>(block, segment, pair) }
     }
@@ -35,7 +41,7 @@ impl Unpack for Q4_1 {
 
 impl Unpack for Q4_K {
     #[inline(always)]
-    unsafe fn pair(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
+    unsafe fn codes(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
         // SAFETY: the trait's.
         unsafe { low::<Self>(block, segment, pair) }
     }

@@ -1,11 +1,11 @@
-//! Five bits: Q5_0 (shifted up by three), Q5_1 and Q5_K (as they are). The fifth bits are mask registers.
+//! Five bits: Q5_0, Q5_1 and Q5_K. The fifth bits are mask registers.
 
 use super::*;
 
 /// The mask registers of the two groups of a pair.
 #[inline(always)]
 unsafe fn masks<F: Format>(block: *const u8, segment: usize, pair: usize) -> (__mmask64, __mmask64) {
-    // SAFETY: the caller's, as `Unpack::pair`.
+    // SAFETY: the caller's, as `Unpack::codes`.
     unsafe {
         let high = block.add(Layout::<F>::high(segment) + 16 * pair).cast::<u64>();
         (high.read_unaligned(), high.add(1).read_unaligned())
@@ -15,7 +15,7 @@ unsafe fn masks<F: Format>(block: *const u8, segment: usize, pair: usize) -> (__
 /// Codes at the bottom of the byte.
 #[inline(always)]
 unsafe fn low<F: Format>(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
-    // SAFETY: the caller's, as `Unpack::pair`.
+    // SAFETY: the caller's, as `Unpack::codes`.
     unsafe {
         let both = load(block.add(Layout::<F>::low(segment) + 64 * pair));
         let (even, odd) = masks::<F>(block, segment, pair);
@@ -28,7 +28,13 @@ unsafe fn low<F: Format>(block: *const u8, segment: usize, pair: usize) -> (__m5
 
 impl Unpack for Q5_0 {
     #[inline(always)]
-    unsafe fn pair(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
+    unsafe fn codes(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
+        // SAFETY: the trait's.
+        unsafe { low::<Self>(block, segment, pair) }
+    }
+
+    #[inline(always)]
+    unsafe fn excess(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
         // SAFETY: the trait's.
         unsafe {
             let both = load(block.add(Layout::<Self>::low(segment) + 64 * pair));
@@ -43,7 +49,7 @@ impl Unpack for Q5_0 {
 
 impl Unpack for Q5_1 {
     #[inline(always)]
-    unsafe fn pair(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
+    unsafe fn codes(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
         // SAFETY: the trait's.
         unsafe { low::<Self>(block, segment, pair) }
     }
@@ -51,7 +57,7 @@ impl Unpack for Q5_1 {
 
 impl Unpack for Q5_K {
     #[inline(always)]
-    unsafe fn pair(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
+    unsafe fn codes(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
         // SAFETY: the trait's.
         unsafe { low::<Self>(block, segment, pair) }
     }

@@ -4,7 +4,7 @@ use super::*;
 
 impl Unpack for Q8_0 {
     #[inline(always)]
-    unsafe fn pair(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
+    unsafe fn codes(block: *const u8, segment: usize, pair: usize) -> (__m512i, __m512i) {
         // SAFETY: the trait's.
         unsafe {
             let group = block.add(Layout::<Self>::low(segment) + 128 * pair);
