@@ -16,6 +16,10 @@ pub struct Args {
     #[arg(long = "type", value_name = "TYPE")]
     pub dtype: Option<String>,
 
+    /// Only cases whose inputs have at most N values in all: a quick look, or a slow device
+    #[arg(long, value_name = "N")]
+    pub max_values: Option<usize>,
+
     /// Print one JSON object with every case
     #[arg(long)]
     pub json: bool,
@@ -35,6 +39,7 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   monel check --device cpu
   monel check --device vulkan -o mat_mul --type q4_k
+  monel check --max-values 1000
   monel check --json | jq .failed";
 
 #[cfg(test)]
@@ -48,6 +53,7 @@ mod tests {
         assert_eq!((args.op.as_deref(), args.dtype.as_deref()), (Some("mul_mat"), Some("f32")));
         assert_eq!((args.device.device.as_deref(), args.threads.threads), (Some("cpu"), Some(1)));
         let all: Args = parse(&[]).unwrap();
-        assert_eq!((all.op, all.dtype), (None, None));
+        assert_eq!((all.op, all.dtype, all.max_values), (None, None, None));
+        assert_eq!(parse::<Args>(&["--max-values", "64"]).unwrap().max_values, Some(64));
     }
 }

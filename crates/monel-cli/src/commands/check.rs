@@ -27,12 +27,13 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     };
     let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
     let _running = interrupt::ends_here();
-    let report = check::run(&device, &Filter { op: args.op.clone(), dtype });
+    let filter = Filter { op: args.op.clone(), dtype, max_values: args.max_values };
+    let report = check::run(&device, &filter);
     if report.results.is_empty() {
         let mut ops: Vec<&str> = monel::ops::cases().iter().map(|c| c.op.name()).collect();
         ops.sort_unstable();
         ops.dedup();
-        anyhow::bail!("no case has this op and type; ops are {}", ops.join(", "));
+        anyhow::bail!("no case has this op, type and size; ops are {}", ops.join(", "));
     }
     if args.json {
         out.json(&report_json(&report, &device.info().id))?

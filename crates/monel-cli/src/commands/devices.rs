@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use monel::DeviceKind;
+use monel::device::software::simd::{Isa, VARIABLE};
 use serde_json::json;
 
 use crate::args::devices::Args;
@@ -15,6 +17,8 @@ use crate::session;
 /// When one cannot be opened, and stdout's errors.
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
     let mut list = Vec::new();
+    let used = Isa::from_env().map_err(monel::Error::from)?;
+    let allowed: Vec<&str> = Isa::available().map(Isa::name).collect();
     let columns =
         [("id", Align::Left), ("kind", Align::Left), ("memory", Align::Right), ("free", Align::Right)];
     let [id, kind, memory, free] = columns;
@@ -33,19 +37,28 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
             info.name.clone(),
             capabilities.join(", "),
         ]);
-        list.push(json!({
+        let mut entry = json!({
             "name": info.name,
             "id": info.id,
             "kind": info.kind.to_string(),
             "memory_total": memory.total,
             "memory_free": memory.free,
             "capabilities": capabilities,
-        }));
+        });
+        if info.kind == DeviceKind::Cpu {
+            entry["cpu_features"] = json!({ "used": used.name(), "available": allowed });
+        }
+        list.push(entry);
     }
     if args.json {
         out.json(&json!({ "devices": list }))?
     } else {
-        out.line(table)?
+        out.line(table)?;
+        let allowed = allowed.join(", ");
+        out.line(format_args!(
+            "\nCPU features: {} used; this machine has {allowed} ({VARIABLE} limits them)",
+            used.name()
+        ))?;
     }
     Ok(Outcome::Done)
 }

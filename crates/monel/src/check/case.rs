@@ -39,6 +39,11 @@ impl Case {
     pub fn into(self, place: Operand) -> Case {
         Case { place: Some(place), ..self }
     }
+
+    /// Values in the memory of all inputs together.
+    pub fn values(&self) -> usize {
+        self.inputs.iter().map(|operand| operand.ne.iter().product::<usize>()).sum()
+    }
 }
 
 /// An input of a case.

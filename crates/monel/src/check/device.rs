@@ -20,6 +20,8 @@ pub struct Filter {
     pub op: Option<String>,
     /// Only cases about this type.
     pub dtype: Option<DType>,
+    /// Only cases whose inputs hold at most so many values together.
+    pub max_values: Option<usize>,
 }
 
 impl Filter {
@@ -27,6 +29,7 @@ impl Filter {
     pub fn accepts(&self, case: &Case) -> bool {
         self.op.as_ref().is_none_or(|op| op.eq_ignore_ascii_case(case.op.name()))
             && self.dtype.is_none_or(|dtype| dtype == case.dtype)
+            && self.max_values.is_none_or(|max| case.values() <= max)
     }
 }
 

@@ -203,10 +203,13 @@ fn filters_choose_by_op_and_type() {
     let all = cases();
     let count = |filter: Filter| all.iter().filter(|case| filter.accepts(case)).count();
     assert_eq!(count(Filter::default()), all.len());
-    let copies = count(Filter { op: Some("COPY".into()), dtype: None });
-    let quantized = count(Filter { op: Some("copy".into()), dtype: Some(DType::Q4_0) });
+    let of = |op: &str| Filter { op: Some(op.into()), ..Filter::default() };
+    let copies = count(of("COPY"));
+    let quantized = count(Filter { dtype: Some(DType::Q4_0), ..of("copy") });
     assert!(0 < quantized && quantized < copies && copies < all.len());
-    assert_eq!(count(Filter { op: Some("cop".into()), dtype: None }), 0);
+    assert_eq!(count(of("cop")), 0);
+    let small = count(Filter { max_values: Some(100), ..of("copy") });
+    assert!(0 < small && small < copies);
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn device(forced: Forced) -> Option<(Device, Holder)> {
 
 /// Checks ops and gives how many cases passed; none may be wrong.
 fn check(device: &Device, op: Option<String>) -> usize {
-    let report = run(device, &Filter { op, dtype: None });
+    let report = run(device, &Filter { op, ..Filter::default() });
     println!("{}: {} passed, {} refused", report.device, report.passed, report.refused);
     let mut lines = std::collections::BTreeMap::<(&str, String), [usize; 3]>::new();
     for row in &report.results {
