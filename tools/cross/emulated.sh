@@ -22,7 +22,7 @@ on() {
     log=$(mktemp)
     export "CARGO_TARGET_$3_RUNNER=$2"
     echo "-- $cpu"
-    cargo test "${test[@]}" --lib -- --show-output device::software::simd quant:: 2>&1 | tee "$log"
+    cargo test "${test[@]}" --lib -- --show-output device::software::simd quant:: check::compare 2>&1 | tee "$log"
     cargo test "${test[@]}" --test tiny_model -- --show-output 2>&1
     cargo run "${program[@]}" --bin monel -- check --device cpu -t 2 --max-values 400 2>&1
     echo "emulated cpu paths: $cpu: $(sed -n 's/^cpu paths: //p' "$log") ($((SECONDS - began)) s)"

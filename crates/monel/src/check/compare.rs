@@ -53,12 +53,13 @@ pub fn compare(
     Err((error, format!("error {error:.3e} over {limit:.1e}; largest difference {what}")))
 }
 
-/// The nearest number of a type; blocks keep the value (their references give what the blocks decode to).
+/// The nearest number of a type; blocks keep the value (their references give what the blocks decode to). It goes by way
+/// of f32, in which devices compute: without an instruction for it, f64 to f16 looks at the upper half of the f64 only.
 pub(super) fn round(dtype: DType, x: f64) -> f64 {
     match dtype {
         DType::F32 => f64::from(x as f32),
-        DType::F16 => half::f16::from_f64(x).to_f64(),
-        DType::BF16 => half::bf16::from_f64(x).to_f64(),
+        DType::F16 => half::f16::from_f32(x as f32).to_f64(),
+        DType::BF16 => half::bf16::from_f32(x as f32).to_f64(),
         _ => x,
     }
 }
@@ -96,6 +97,17 @@ mod tests {
         assert!(compare(DType::F32, &row(&[f64::INFINITY]), &row(&[f64::NEG_INFINITY]), loose).is_err());
         // beyond the largest f16, infinity is the right answer
         assert!(compare(DType::F16, &row(&[f64::INFINITY]), &row(&[1e6]), Tolerance::Exact).is_ok());
+    }
+
+    #[test]
+    fn values_round_the_same_on_every_processor() {
+        // The middle between two halves, and above it by the last bit of an f32.
+        let middle = 1.531_738_281_25f32;
+        let above = f32::from_bits(middle.to_bits() + 1);
+        assert_eq!(round(DType::F16, middle.into()), 1.53125);
+        assert_eq!(round(DType::F16, above.into()), 1.532_226_562_5);
+        assert_eq!(round(DType::BF16, (1.0f32 + 1.0 / 256.0).into()), 1.0);
+        assert_eq!(round(DType::BF16, f32::from_bits(0x3f80_8001).into()), 1.0 + 1.0 / 128.0);
     }
 
     #[test]

@@ -91,8 +91,10 @@ fn encode(base: &Desc, values: &[f64]) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(base.span());
     match base.dtype {
         DType::F32 => values.iter().for_each(|&x| bytes.extend((x as f32).to_le_bytes())),
-        DType::F16 => values.iter().for_each(|&x| bytes.extend(half::f16::from_f64(x).to_le_bytes())),
-        DType::BF16 => values.iter().for_each(|&x| bytes.extend(half::bf16::from_f64(x).to_le_bytes())),
+        DType::F16 => values.iter().for_each(|&x| bytes.extend(half::f16::from_f32(x as f32).to_le_bytes())),
+        DType::BF16 => {
+            values.iter().for_each(|&x| bytes.extend(half::bf16::from_f32(x as f32).to_le_bytes()))
+        }
         DType::I32 => values.iter().for_each(|&x| bytes.extend((x as i32).to_le_bytes())),
         DType::I64 => values.iter().for_each(|&x| bytes.extend((x as i64).to_le_bytes())),
         _ if base.is_empty() => {}

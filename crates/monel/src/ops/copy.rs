@@ -303,10 +303,10 @@ fn numbers(from: DType, to: DType, row: &[u8], result: &mut [u8]) {
             (DType::I64, Number::Float(x)) => o.copy_from_slice(&(x as i64).to_le_bytes()),
             (DType::I64, Number::Integer(x)) => o.copy_from_slice(&x.to_le_bytes()),
             (DType::F16, Number::Integer(x)) => {
-                o.copy_from_slice(&half::f16::from_f64(x as f64).to_le_bytes())
+                o.copy_from_slice(&half::f16::from_f32(x as f32).to_le_bytes())
             }
             (DType::BF16, Number::Integer(x)) => {
-                o.copy_from_slice(&half::bf16::from_f64(x as f64).to_le_bytes())
+                o.copy_from_slice(&half::bf16::from_f32(x as f32).to_le_bytes())
             }
             (_, Number::Integer(x)) => o.copy_from_slice(&(x as f32).to_le_bytes()),
             // never: the path is for integers on at least one side
