@@ -1,208 +1,237 @@
-//! Speed of the packed matrix products, beside what the machine allows in the same minute.
+//! The software device's kernels, one group a family: products, attention, rows (norms, rope, softmax, activations), and
+//! quantizing rows. Every kernel runs as the engine runs it: a recorded graph that repeats the op, submitted again and again.
 //!
-//! `cargo bench -p monel --bench kernels [-- Q4_1]`; `MONEL_CPU_FEATURES` chooses a lower instruction set. For every type:
-//! GOP/s (one multiply-add is two) of prefill products, with one and two threads, and GB/s of weights read by a decode
-//! product. Threads are timed by their own CPU time, so that other programs on the machine count less.
+//!     cargo bench -p monel --bench kernels [-- FILTER]        as `mat_mul/Q4_K`, `attention`, `/512`
+//!     MONEL_BENCH_THREADS=1,2     numbers of threads; without it one
+//!     MONEL_CPU_FEATURES=avx2     a lower instruction set
+//!
+//! Throughput is in bytes where memory bounds the kernel (weights of few columns, keys and values of a decode step, rows),
+//! else in operations ("elements"; a multiply-add is two). `cargo bench --bench ceilings` says what the machine allows.
 
-use monel::device::software::simd::{
-    Isa, act_row_bytes, gemm_packed, packed_bytes, quantize_act_row, tile_bytes,
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use monel::device::{Device, software};
+use monel::ops::{
+    FlashAttention, Glu, GluKind, Masking, MatMul, QuantizeRows, RmsNorm, Rope, RopeKind, RopeScaling,
+    SoftMax,
 };
-use monel::quant::BlockType;
-use std::hint::black_box;
-use std::sync::Barrier;
+use monel::{DType, Graph, Recording, Result, Tensor, Value};
+use std::time::Duration;
 
-/// Rows and columns of the weights.
-const SHAPES: [(usize, usize); 3] = [(1536, 512), (512, 1536), (896, 4864)];
-/// Tokens of a prefill.
-const COLUMNS: usize = 504;
-/// Weights of a decode product: far more than any cache holds.
-const DECODE_BYTES: usize = 96 << 20;
-/// Activations of one panel: half of a second-level cache.
-const PANEL_BYTES: usize = 400_000;
+/// Bytes of weights, or of keys and values, that a graph goes through before it reads any again: more than caches hold.
+const COLD: usize = 96 << 20;
+/// The inner length and the rows of a weight matrix: a feed-forward block of a small model.
+const MATRIX: [usize; 2] = [1024, 1536];
+/// A byte that is an ordinary number as f32, f16, bf16, a code, a scale.
+const FILL: u8 = 0x3c;
 
-fn main() {
-    let only = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let isa = match Isa::from_env() {
-        Ok(isa) => isa,
-        Err(error) => {
-            eprintln!("{error}");
-            std::process::exit(1);
-        }
-    };
-    println!("instruction set {}", isa.name());
-    ceilings(isa);
-    let quantized = BlockType::ALL.into_iter().filter(|ty| !ty.is_float());
-    for ty in quantized.filter(|ty| format!("{ty:?}").starts_with(&only)) {
-        let mut line = format!("{ty:?}");
-        for (rows, k) in SHAPES {
-            let product = Product::new(isa, ty, k, rows, COLUMNS);
-            let operations = 2.0 * (rows * k * COLUMNS) as f64;
-            let speed = [1, 2].map(|threads| operations / product.seconds(threads, 15) / 1e9);
-            line += &format!("  {rows}x{k}: {:.0} / {:.0}", speed[0], speed[1]);
-        }
-        let rows = DECODE_BYTES / tile_bytes(ty, 1024) * 16;
-        let product = Product::new(isa, ty, 1024, rows, 1);
-        let speed = [1, 2].map(|threads| product.weights.len() as f64 / product.seconds(threads, 5) / 1e9);
-        println!("{line} GOP/s  decode: {:.1} / {:.1} GB/s", speed[0], speed[1]);
-    }
+/// A device of some threads, and what the graphs on it share.
+struct Bench {
+    device: Device,
+    threads: usize,
 }
 
-struct Product {
-    isa: Isa,
-    ty: BlockType,
-    k: usize,
-    rows: usize,
-    cols: usize,
-    weights: Vec<u8>,
-    acts: Vec<u8>,
-    stride: usize,
-}
-
-impl Product {
-    fn new(isa: Isa, ty: BlockType, k: usize, rows: usize, cols: usize) -> Self {
-        let k = k / ty.block_values() * ty.block_values();
-        let stride = act_row_bytes(k);
-        let mut acts = vec![0; cols * stride];
-        let x: Vec<f32> = (0..k).map(|i| (i % 13) as f32 - 6.0).collect();
-        for row in acts.chunks_exact_mut(stride) {
-            quantize_act_row(isa, &x, row).expect("the row has the right size");
-        }
-        // Ones, so that every page is real memory.
-        Self { isa, ty, k, rows, cols, weights: vec![1; packed_bytes(ty, k, rows)], acts, stride }
+impl Bench {
+    /// A device for each number of threads that is asked for.
+    fn all() -> Vec<Bench> {
+        let text = std::env::var("MONEL_BENCH_THREADS").unwrap_or_else(|_| "1".into());
+        let open = |threads: usize| {
+            let device = software::create(&software::Options { threads, ..software::Options::default() });
+            Bench { device: device.unwrap_or_else(|error| panic!("{error}")), threads }
+        };
+        let number =
+            |n: &str| n.parse().unwrap_or_else(|_| panic!("MONEL_BENCH_THREADS={text}: numbers by commas"));
+        text.split(',').map(number).map(open).collect()
     }
 
-    /// The time of the slowest thread, each taking a range of tiles.
-    fn seconds(&self, threads: usize, repetitions: usize) -> f64 {
-        let tiles = self.rows.div_ceil(16);
-        timed(threads, repetitions, |thread| {
-            let (first, end) = (tiles * thread / threads, tiles * (thread + 1) / threads);
-            let rows = (end - first) * 16;
-            let mut out = vec![0f32; rows * self.cols];
-            let panel = (PANEL_BYTES / self.stride / 24 * 24).max(24);
-            move || {
-                for col in (0..self.cols).step_by(panel) {
-                    let cols = panel.min(self.cols - col);
-                    // SAFETY: tiles, columns and outputs lie inside the vectors made for this shape.
-                    let done = unsafe {
-                        let w = self.weights.as_ptr().add(first * tile_bytes(self.ty, self.k));
-                        let acts = self.acts.as_ptr().add(col * self.stride);
-                        let out = out.as_mut_ptr().add(col * rows);
-                        let (isa, ty, k, stride) = (self.isa, self.ty, self.k, self.stride);
-                        gemm_packed(isa, ty, k, w, end - first, rows, acts, stride, cols, out, rows)
-                    };
-                    assert!(done);
-                }
-                black_box(&mut out);
-            }
-        })
+    /// A tensor whose memory is real and holds ordinary numbers.
+    fn tensor(&self, dtype: DType, ne: &[usize]) -> Result<Tensor> {
+        let tensor = self.device.tensor(dtype, ne)?;
+        self.device.stream().clear(tensor.buffer(), FILL)?.wait()?;
+        Ok(tensor)
     }
-}
 
-/// Runs what `make` returns for each thread, all starting together; the best CPU time of the slowest thread.
-fn timed<F: FnMut()>(threads: usize, repetitions: usize, make: impl Fn(usize) -> F + Sync) -> f64 {
-    let barrier = Barrier::new(threads);
-    let run = |thread| {
-        let mut work = make(thread);
-        let mut best = f64::INFINITY;
-        for _ in 0..repetitions {
-            barrier.wait();
-            let start = cpu_seconds();
-            work();
-            best = best.min(cpu_seconds() - start);
-        }
-        best
-    };
-    std::thread::scope(|scope| {
-        let run = &run;
-        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
-        handles.into_iter().map(|handle| handle.join().expect("no thread fails")).fold(0.0, f64::max)
-    })
-}
+    /// Positions from `first` on.
+    fn positions(&self, first: usize, count: usize) -> Result<Tensor> {
+        let tensor = self.device.tensor(DType::I32, &[count])?;
+        let bytes: Vec<u8> = (first..first + count).flat_map(|p| (p as i32).to_le_bytes()).collect();
+        self.device.stream().upload(&tensor, &bytes)?.wait()?;
+        Ok(tensor)
+    }
 
-/// CPU time of this thread.
-#[cfg(unix)]
-fn cpu_seconds() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid place to write to.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}
-
-/// Time since the first call, where threads have no clock of their own.
-#[cfg(not(unix))]
-fn cpu_seconds() -> f64 {
-    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    START.get_or_init(std::time::Instant::now).elapsed().as_secs_f64()
-}
-
-/// What one and two threads reach without any kernel around it: reading, and integer products on x86-64.
-fn ceilings(isa: Isa) {
-    let buffer = vec![1u64; DECODE_BYTES / 8];
-    for threads in [1, 2] {
-        let part = buffer.len() / threads;
-        let seconds = timed(threads, 5, |thread| {
-            let part = &buffer[thread * part..][..part];
-            move || {
-                let mut sums = [0u64; 32];
-                for chunk in part.as_chunks::<32>().0 {
-                    sums.iter_mut().zip(chunk).for_each(|(sum, x)| *sum ^= x);
-                }
-                black_box(sums);
-            }
+    /// Measures a recording of `repeats` ops that do `work` each.
+    fn run(
+        &self,
+        c: &mut Criterion,
+        group: &str,
+        name: &str,
+        work: Throughput,
+        recording: Result<Recording>,
+    ) {
+        let recording = recording.unwrap_or_else(|error| panic!("{group}/{name}: {error}"));
+        let stream = self.device.stream();
+        let mut group = c.benchmark_group(group);
+        group.throughput(work);
+        group.bench_function(BenchmarkId::new(name, format!("{} threads", self.threads)), |b| {
+            b.iter(|| {
+                stream.submit(&recording).and_then(|s| s.wait()).unwrap_or_else(|error| panic!("{error}"))
+            });
         });
-        let mut line = format!("{threads} threads: read {:.1} GB/s", DECODE_BYTES as f64 / seconds / 1e9);
-        if let Some((name, operations, work)) = integer_loop(isa) {
-            let seconds = timed(threads, 5, |_| work);
-            line += &format!(", {name} {:.0} GOP/s", threads as f64 * operations / seconds / 1e9);
-        }
-        println!("{line}");
+        group.finish();
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-const LOOPS: usize = 1_000_000;
+fn products(c: &mut Criterion, bench: &Bench) {
+    let [k, rows] = MATRIX;
+    for natural in DType::STORAGE.into_iter().filter(|t| !t.is_integer()) {
+        let dtype = bench.device.weight_type(natural, [k, rows, 1, 1]);
+        for columns in [1, 4, 32, 512] {
+            // Few columns read weights from memory; many meet one matrix.
+            let few = columns <= 4;
+            let bytes = dtype.row_bytes(k) * rows;
+            let matrices = if few { COLD.div_ceil(bytes) } else { 1 };
+            let record = || {
+                let x = bench
+                    .tensor(if natural.is_quantized() { DType::Q8A } else { DType::F32 }, &[k, columns])?;
+                let y = bench.device.tensor(DType::F32, &[rows, columns])?;
+                let mut graph = Graph::new("products");
+                let (x, y) = (graph.leaf(&x), graph.leaf(&y));
+                for _ in 0..matrices {
+                    let weights = graph.leaf(&bench.tensor(dtype, &[k, rows])?);
+                    graph.apply_into(MatMul, &[weights, x], y)?;
+                }
+                bench.device.record(&graph)
+            };
+            let work = match few {
+                true => Throughput::Bytes((bytes * matrices) as u64),
+                false => Throughput::Elements((2 * k * rows * columns) as u64),
+            };
+            bench.run(c, "mat_mul", &format!("{natural}/{columns}"), work, record());
+        }
+    }
+}
 
-/// Name, operations and body of a loop of independent integer products.
-#[cfg(target_arch = "x86_64")]
-fn integer_loop(isa: Isa) -> Option<(&'static str, f64, fn())> {
-    use monel::device::software::simd::Level;
-    use std::arch::x86_64::*;
+/// A model's attention: head size, heads, KV heads.
+const SHAPES: [(&str, [usize; 3]); 2] = [("64x9x3", [64, 9, 3]), ("256x4x1", [256, 4, 1])];
 
-    #[target_feature(enable = "avx512f,avx512vnni")]
-    fn vnni() {
-        let x = black_box(_mm512_set1_epi8(1));
-        let mut sums = [_mm512_setzero_si512(); 16];
-        for _ in 0..LOOPS {
-            for sum in &mut sums {
-                *sum = _mm512_dpbusd_epi32(*sum, x, x);
+fn attention(c: &mut Criterion, bench: &Bench) {
+    for (shape, [head, heads, kv_heads]) in SHAPES {
+        let record = |cache: DType, tokens: usize, depth: usize, layers: usize| {
+            let q = bench.tensor(DType::F32, &[head, tokens, heads])?;
+            let y = bench.device.tensor(DType::F32, &[head, heads, tokens])?;
+            let at = bench.positions(depth - tokens, tokens)?;
+            let scale = 1.0 / (head as f32).sqrt();
+            let op = FlashAttention { scale, softcap: None, masking: Masking::Causal { window: None } };
+            let mut graph = Graph::new("attention");
+            let (q, at, y) = (graph.leaf(&q), graph.leaf(&at), graph.leaf(&y));
+            for _ in 0..layers {
+                let k = graph.leaf(&bench.tensor(cache, &[head, depth, kv_heads])?);
+                let v = graph.leaf(&bench.tensor(cache, &[head, depth, kv_heads])?);
+                graph.apply_into(op, &[q, k, v, at], y)?;
+            }
+            bench.device.record(&graph)
+        };
+        for cache in [DType::F16, DType::Q8_0] {
+            for depth in [512, 2048, 4096] {
+                let bytes = 2 * cache.row_bytes(head) * depth * kv_heads;
+                let layers = COLD.div_ceil(bytes);
+                let name = format!("decode {shape} {cache}/{depth}");
+                let work = Throughput::Bytes((bytes * layers) as u64);
+                bench.run(c, "attention", &name, work, record(cache, 1, depth, layers));
             }
         }
-        black_box(sums);
-    }
-
-    /// Sums in 16 bits, as four-bit weights allow. The factor changes, or the product would be taken out of the loop.
-    #[target_feature(enable = "avx2")]
-    fn maddubs() {
-        let x = black_box(_mm256_set1_epi8(1));
-        let mut sums = [_mm256_setzero_si256(); 12];
-        for _ in 0..LOOPS {
-            for sum in &mut sums {
-                *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(x, *sum));
-            }
+        for tokens in [32, 512] {
+            // Two products over the cells that each token sees.
+            let operations = 4 * head * heads * tokens * (tokens + 1) / 2;
+            let name = format!("prefill {shape} F16/{tokens}");
+            let work = Throughput::Elements(operations as u64);
+            bench.run(c, "attention", &name, work, record(DType::F16, tokens, tokens, 1));
         }
-        black_box(sums);
-    }
-
-    match isa.level() {
-        // SAFETY: the level is one of this machine's.
-        Level::Avx512Vnni => Some(("vpdpbusd", (LOOPS * 16 * 128) as f64, || unsafe { vnni() })),
-        // SAFETY: as above.
-        Level::Avx2 => Some(("maddubs + add", (LOOPS * 12 * 64) as f64, || unsafe { maddubs() })),
-        _ => None,
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn integer_loop(_: Isa) -> Option<(&'static str, f64, fn())> {
-    None
+/// Rows of a prompt's batch, and of a decode step.
+const ROWS: [usize; 2] = [1, 512];
+/// Times a graph repeats an op on rows, so that submitting it is a small share.
+const REPEATS: usize = 64;
+
+/// Adds an op on inputs, with its result's place, to a graph.
+type Apply<'a> = dyn Fn(&mut Graph, &[Value], Value) -> Result<()> + 'a;
+
+fn rows(c: &mut Criterion, bench: &Bench) {
+    // Width of the residual stream, of a feed-forward block, and cells of a row of scores.
+    let (width, ffn, cells) = (1024, 2048, 2048);
+    for count in ROWS {
+        let heads = [64, 9, count];
+        let read = |ne: &[usize], tensors: usize| 4 * ne.iter().product::<usize>() * tensors;
+        let repeat = |inputs: &[&Tensor], ne: &[usize], apply: &Apply<'_>| {
+            let y = bench.device.tensor(DType::F32, ne)?;
+            let mut graph = Graph::new("rows");
+            let inputs: Vec<_> = inputs.iter().map(|t| graph.leaf(t)).collect();
+            let y = graph.leaf(&y);
+            (0..REPEATS).try_for_each(|_| apply(&mut graph, &inputs, y))?;
+            bench.device.record(&graph)
+        };
+        let norm = || {
+            let (x, w) = (bench.tensor(DType::F32, &[width, count])?, bench.tensor(DType::F32, &[width])?);
+            repeat(&[&x, &w], &[width, count], &|g, i, y| g.apply_into(RmsNorm { eps: 1e-5 }, i, y).map(drop))
+        };
+        let rope = || {
+            let (x, at) = (bench.tensor(DType::F32, &heads)?, bench.positions(0, count)?);
+            let rope = Rope { kind: RopeKind::Neox, dims: 64, base: 1e4, scaling: RopeScaling::None };
+            repeat(&[&x, &at], &heads, &|g, i, y| g.apply_into(rope, i, y).map(drop))
+        };
+        let soft_max = || {
+            let x = bench.tensor(DType::F32, &[cells, count])?;
+            repeat(&[&x], &[cells, count], &|g, i, y| g.apply_into(SoftMax { scale: 0.125 }, i, y).map(drop))
+        };
+        let glu = |kind| {
+            let (gate, up) =
+                (bench.tensor(DType::F32, &[ffn, count])?, bench.tensor(DType::F32, &[ffn, count])?);
+            repeat(&[&gate, &up], &[ffn, count], &|g, i, y| g.apply_into(Glu { kind }, i, y).map(drop))
+        };
+        for (name, bytes, recording) in [
+            ("rms_norm", read(&[width, count], 2), norm()),
+            ("rope", read(&heads, 2), rope()),
+            ("soft_max", read(&[cells, count], 2), soft_max()),
+            ("swiglu", read(&[ffn, count], 3), glu(GluKind::Swiglu)),
+            ("geglu", read(&[ffn, count], 3), glu(GluKind::Geglu)),
+        ] {
+            let work = Throughput::Bytes((bytes * REPEATS) as u64);
+            bench.run(c, "rows", &format!("{name}/{count}"), work, recording);
+        }
+        let quantize = || {
+            let (x, y) = (
+                bench.tensor(DType::F32, &[width, count])?,
+                bench.device.tensor(DType::Q8A, &[width, count])?,
+            );
+            let mut graph = Graph::new("quantize");
+            let (x, y) = (graph.leaf(&x), graph.leaf(&y));
+            for _ in 0..REPEATS {
+                graph.apply_into(QuantizeRows { to: DType::Q8A }, &[x], y)?;
+            }
+            bench.device.record(&graph)
+        };
+        let bytes = (4 * width + DType::Q8A.row_bytes(width)) * count * REPEATS;
+        bench.run(c, "quantize", &format!("Q8A/{count}"), Throughput::Bytes(bytes as u64), quantize());
+    }
 }
+
+fn families(c: &mut Criterion) {
+    for bench in Bench::all() {
+        products(c, &bench);
+        attention(c, &bench);
+        rows(c, &bench);
+    }
+}
+
+criterion_group! {
+    name = benches;
+    // Kernels repeat within a few per cent; what differs between runs is the machine.
+    config = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(800))
+        .without_plots();
+    targets = families
+}
+criterion_main!(benches);
