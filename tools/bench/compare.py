@@ -73,7 +73,9 @@ class Monel:
             text = run(command + flags, self.env)
             for row in json.loads(text)["results"] if text else []:
                 row["test"] = row["test"].replace(" @ d", "@")
-                yield {key: row.get(key) for key in ("test", "tps", "ceiling_share", "ceiling_of", "ceiling_path", "ceiling")}
+                ceiling = {key: row[key] for key in ("ceiling_of", "ceiling_path") if row.get(key)}
+                ceiling |= {key: [row[key]] for key in ("ceiling", "ceiling_share") if row.get(key)}
+                yield {"test": row["test"], "tps": row["tps"], **ceiling}
 
     def start(self, model, ids, count, threads):
         command = [self.path, "run", model, "--device", "cpu", "--ids", ids, "-n", str(count), "-c", "2048", "--temp", "0"]
@@ -152,6 +154,8 @@ class Results:
     """The JSON file: a list of rows, each known by its keys."""
 
     KEYS = ("program", "model", "test", "threads")
+    # What grows with every round: speeds, times, and the ceiling and its share as measured beside each round.
+    LISTS = ("tps", "first_ms", "ceiling", "ceiling_share")
 
     def __init__(self, path, add):
         self.path = pathlib.Path(path)
@@ -166,8 +170,8 @@ class Results:
         key = self.key(row)
         old = next((r for r in self.rows if self.key(r) == key), None)
         if old is not None and key in self.fresh:
-            for name in ("tps", "first_ms"):
-                if name in row:
+            for name in self.LISTS:
+                if name in row and name in old:
                     row[name] = old[name] + row[name]
         if old is not None:
             self.rows.remove(old)

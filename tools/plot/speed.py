@@ -14,8 +14,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 THREADS = 2
-WIDTH, HEIGHT, TOP = 960, 250, 64
-PANELS = {"pp": (64, 330), "tg": (548, 330)}
+WIDTH, HEIGHT, TOP = 960, 268, 80
+PANELS = {"pp": (64, 330), "tg": (530, 310)}
 PLOT_HEIGHT = 170
 # Colours that stay apart for people who see few, and in grey.
 PROGRAMS = {"monel": ("#0b5394", "monel"), "ik_llama.cpp": ("#b45f06", "ik_llama.cpp"), "llama.cpp": ("#6a6a6a", "llama.cpp")}
@@ -43,9 +43,9 @@ def curves(rows, model, kind):
 
 
 def ticks(low, high):
-    """1, 2 and 5 times powers of ten between two numbers."""
+    """1, 2, 3 and 5 times powers of ten between two numbers."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [m * 10 ** e for e in decades for m in (1, 2, 5) if low <= m * 10 ** e <= high]
+    return [m * 10 ** e for e in decades for m in (1, 2, 3, 5) if low <= m * 10 ** e <= high]
 
 
 class Svg:
@@ -120,12 +120,12 @@ def main():
     svg.text(24, 46, f"{where}{', ' + best[-1].replace('_', ' ') if best else ''}; {dates[-1]}", colour="#666")
     for index, model in enumerate(models):
         top = TOP + index * HEIGHT + 30
-        svg.text(24, top - 12, NAMES.get(model, model), size=14, weight="bold")
+        svg.text(24, top - 30, NAMES.get(model, model), size=14, weight="bold")
         for kind, title in (("pp", "prompt, by its length in tokens"), ("tg", "decoding, by tokens in the context")):
             lines = curves(rows, model, kind)
             if lines:
                 left, width = PANELS[kind]
-                svg.text(left + width, top - 12, title, "end", colour="#666")
+                svg.text(left, top - 10, title, colour="#666")
                 panel(svg, kind, top, lines)
     svg.write(target, TOP + len(models) * HEIGHT + 10)
 
