@@ -4,7 +4,7 @@
 //! when the kernels are built; where a token sees fewer cells than there are in the cache, the pieces are smaller and the
 //! last ones may be empty. A partial result is a row of unnormalised values with its maximum and its sum.
 
-use super::operands::{ALIGN_SLACK, LOWEST, Operands, aligned, inverse};
+use super::operands::{ALIGN_SLACK, LOWEST, Operands, aligned, in_place, inverse};
 use crate::device::software::simd::Isa;
 use crate::device::software::simd::attention::{self, LANE_GROUP};
 use crate::error::Result;
@@ -19,10 +19,19 @@ const SHORTEST: usize = 128;
 /// Items to aim for: enough for many threads, few enough that empty ones cost nothing.
 const ITEMS: usize = 24;
 
-/// Into how many pieces the cells of each row are divided.
-fn pieces(q: &Desc, k: &Desc) -> usize {
+/// Items to aim for with few threads: long pieces read memory in long runs.
+const ITEMS_PER_THREAD: usize = 6;
+
+/// Into how many pieces the cells of each row are divided at most.
+fn most_pieces(q: &Desc, k: &Desc) -> usize {
     let rows = q.ne[1] * k.ne[2] * q.ne[3];
     ITEMS.div_ceil(rows.max(1)).min(k.ne[1].div_ceil(SHORTEST)).max(1)
+}
+
+/// Into how many pieces the cells of each row are divided.
+fn pieces(q: &Desc, k: &Desc, threads: usize) -> usize {
+    let rows = q.ne[1] * k.ne[2] * q.ne[3];
+    most_pieces(q, k).min((ITEMS_PER_THREAD * threads.max(1)).div_ceil(rows.max(1)))
 }
 
 /// Floats of a partial result: the values, the maximum and the sum.
@@ -34,7 +43,7 @@ fn partial_len(head_v: usize) -> usize {
 pub(super) fn scratch(inputs: &[Desc], output: &Desc) -> usize {
     let (q, k) = (&inputs[0], &inputs[1]);
     let few = Operands::are_few_rows(q, k);
-    match pieces(q, k) {
+    match most_pieces(q, k) {
         n if few && n > 1 => output.rows() * n * partial_len(output.ne[0]) * 4,
         _ => 0,
     }
@@ -77,7 +86,7 @@ impl Partials {
 
 pub(super) fn kernels(operands: Operands, call: &Call<'_>) -> Vec<Kernel> {
     let (q, k, head_v) = (operands.q.desc, operands.k.desc, operands.v.desc.ne[0]);
-    let pieces = pieces(&q, &k);
+    let pieces = pieces(&q, &k, call.threads);
     let partials =
         (pieces > 1).then_some(Partials { memory: call.scratch, pieces, len: partial_len(head_v) });
     let (tokens, kv_heads, batches) = (q.ne[1], k.ne[2], q.ne[3]);
@@ -137,12 +146,12 @@ impl Item {
         let Operands { q, k, v, q_scale, group, .. } = self.operands;
         let (head, head_v) = self.operands.head_sizes();
         let mask = self.operands.mask();
-        let quantized = |d: Desc| if d.dtype.is_float() { 0 } else { TILE * d.ne[0] };
+        let converted = |d: Desc| if in_place(d.dtype) { 0 } else { TILE * d.ne[0] };
         let sizes = [
             group * head,
             group * head_v,
             group * TILE,
-            quantized(k.desc).max(quantized(v.desc)),
+            converted(k.desc).max(converted(v.desc)),
             if mask.is_some() { group * TILE } else { 0 },
             group,
             group,
@@ -156,6 +165,10 @@ impl Item {
             part
         });
         let mut space = Space { q: q_space, o, s, tile, mask: mask_space, max, sum };
+        let first = self.cells.start..(self.cells.start + TILE).min(self.cells.end);
+        for of in [&k, &v] {
+            self.operands.prefetch(of, [self.kv_head, self.batch], &first);
+        }
         for h in 0..group {
             let row = q.row3::<f32>(self.token, self.kv_head * group + h, self.batch);
             space.q[h * head..(h + 1) * head].iter_mut().zip(row).for_each(|(to, x)| *to = x * q_scale);
@@ -220,9 +233,11 @@ impl Item {
         let place = [self.kv_head, self.batch];
         let Space { q, o, s, tile, mask: mask_space, max, sum } = space;
         let count = cells.len();
-        // At depth the cache comes from memory: values are on their way while keys are computed with.
-        self.operands.prefetch(v, place, &cells);
-        attention::dots(isa, q, *group, self.operands.rows(isa, k, place, &cells, tile)?, s, TILE);
+        // At depth the cache comes from memory: while a tile is computed with, the next one is on its way.
+        let more = cells.end < self.cells.end;
+        let ahead = |of: &Input| if more && in_place(of.desc.dtype) { TILE * of.desc.nb[1] } else { 0 };
+        let rows = self.operands.rows(isa, k, place, &cells, tile)?.ahead(ahead(k));
+        attention::dots(isa, q, *group, rows, s, TILE);
         for (h, s) in s.chunks_exact_mut(TILE).take(*group).enumerate() {
             self.operands.soft_cap(isa, &mut s[..count.next_multiple_of(LANE_GROUP)]);
             if let Some(start) = mask {
@@ -242,7 +257,8 @@ impl Item {
             }
             sum[h] += total;
         }
-        attention::weigh(isa, s, TILE, *group, self.operands.rows(isa, v, place, &cells, tile)?, o);
+        let rows = self.operands.rows(isa, v, place, &cells, tile)?.ahead(ahead(v));
+        attention::weigh(isa, s, TILE, *group, rows, o);
         Ok(())
     }
 }

@@ -143,7 +143,7 @@ impl Operands {
         simd::prefetch(of.bytes_of(cells, [head, self.kv_batch(batch)]));
     }
 
-    /// Cells of a head of k or v as rows: in place where they are floats, otherwise converted into `space`.
+    /// Cells of a head of k or v as rows: in place where [`in_place`] says so, otherwise converted into `space`.
     pub(super) fn rows<'a>(
         &self,
         isa: Isa,
@@ -157,13 +157,13 @@ impl Operands {
             DType::F32 => CellType::F32,
             DType::F16 => CellType::F16,
             DType::BF16 => CellType::Bf16,
+            DType::Q8_0 => CellType::Q8_0,
             other => {
                 let space = &mut space[..cells.len() * len];
                 if let Some(block) = other.block().filter(|_| len > 0) {
                     for (cell, to) in cells.clone().zip(space.chunks_exact_mut(len)) {
                         let row = of.row3::<u8>(cell, head, batch);
                         match block {
-                            BlockType::Q8_0 => attention::widen_q8_0(isa, row, to),
                             BlockType::Q4_0 => attention::widen_q4_0(isa, row, to),
                             _ => quant::dequantize_row(block, row, to)
                                 .map_err(|e| Error::Kernel(e.to_string()))?,
@@ -180,6 +180,11 @@ impl Operands {
         // SAFETY: the rows lie in the span of the operand (checked above), which is readable while the step runs.
         Ok(unsafe { CellRows::new(first, b1, cells.len(), len, ty) })
     }
+}
+
+/// Whether kernels read cells of this type as they are.
+pub(super) fn in_place(dtype: DType) -> bool {
+    dtype.is_float() || dtype == DType::Q8_0
 }
 
 /// A part of a worker's floats that starts at a cache line: wide loads do not cross one.

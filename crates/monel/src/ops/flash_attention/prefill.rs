@@ -4,7 +4,7 @@
 //! converted once for all of them. They are the lanes of `simd::attention`: q is transposed once per block, the result
 //! once at its end.
 
-use super::operands::{ALIGN_SLACK, LOWEST, MaskTile, Operands, aligned, inverse};
+use super::operands::{ALIGN_SLACK, LOWEST, MaskTile, Operands, aligned, in_place, inverse};
 use crate::device::software::simd::Isa;
 use crate::device::software::simd::attention::{self, LANE_GROUP, Left};
 use crate::error::Result;
@@ -170,7 +170,7 @@ impl Block {
     fn widen(&self, isa: Isa, cells: &Range<usize>, v: bool, space: &mut Space<'_>) -> Result<()> {
         let of = if v { self.operands.v } else { self.operands.k };
         let len = of.desc.ne[0];
-        if of.desc.dtype.is_float() {
+        if in_place(of.desc.dtype) {
             let rows = self.operands.rows(isa, &of, [self.kv_head, self.batch], cells, &mut [])?;
             attention::widen(isa, rows, space.tile);
         } else {

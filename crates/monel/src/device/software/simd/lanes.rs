@@ -18,6 +18,9 @@ pub(super) trait Lanes: Copy {
     /// Rounds to nearest even.
     unsafe fn store_f16(self, p: *mut u16);
     unsafe fn load_bf16(p: *const u16) -> Self;
+    unsafe fn load_i8(p: *const i8) -> Self;
+    /// One f16 number in all lanes.
+    unsafe fn splat_f16(p: *const u16) -> Self;
     unsafe fn add(self, o: Self) -> Self;
     unsafe fn mul(self, o: Self) -> Self;
     unsafe fn div(self, o: Self) -> Self;

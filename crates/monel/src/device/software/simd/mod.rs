@@ -41,13 +41,17 @@ pub use vector::{
 /// Asks for bytes to be brought into the second cache; a hint, which only x86-64 takes.
 #[inline]
 pub fn prefetch(bytes: &[u8]) {
+    bytes.chunks(64).for_each(|line| prefetch_line(line.as_ptr()));
+}
+
+/// Asks for the cache line at an address, which need not be one of the program's.
+#[inline(always)]
+fn prefetch_line(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(64) {
-        // SAFETY: a prefetch changes nothing and cannot fault.
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.as_ptr().cast())
-        };
-    }
+    // SAFETY: a prefetch changes nothing and cannot fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.cast())
+    };
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    let _ = at;
 }

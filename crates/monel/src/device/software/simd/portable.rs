@@ -60,6 +60,16 @@ impl Lanes for Array {
         Self(unsafe { p.cast::<[u16; 8]>().read_unaligned() }.map(|bits| bf16::from_bits(bits).to_f32()))
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { p.cast::<[i8; 8]>().read_unaligned() }.map(f32::from))
+    }
+    #[inline(always)]
+    unsafe fn splat_f16(p: *const u16) -> Self {
+        // SAFETY: see above.
+        Self([f16::from_bits(unsafe { p.read_unaligned() }).to_f32(); 8])
+    }
+    #[inline(always)]
     unsafe fn add(self, o: Self) -> Self {
         self.zip(o, |a, b| a + b)
     }

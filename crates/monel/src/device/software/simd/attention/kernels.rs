@@ -9,6 +9,8 @@
 use super::lanes::{SumFour, exp2, sub};
 use super::{CellRows, CellType};
 use crate::device::software::simd::lanes::Lanes;
+use crate::device::software::simd::prefetch_line;
+use std::ops::Range;
 
 /// Vectors side by side in a product: with four rows of them the sums fit in the registers beside the operands.
 const fn vectors_of<V: Lanes>() -> usize {
@@ -17,59 +19,78 @@ const fn vectors_of<V: Lanes>() -> usize {
 
 /// Query rows that the decode kernels take at once; each keeps four sums in registers.
 const fn heads_of<V: Lanes>() -> usize {
-    if V::N == 16 { 4 } else { 2 }
+    if V::N == 16 { 4 } else { HEADS_NARROW }
 }
+const HEADS_NARROW: usize = 2;
 
-/// How elements of a row become floats.
+/// How elements of a row become floats; `d` counts elements, and vectors begin at a multiple of their length.
 trait Source {
-    const BYTES: usize;
-    unsafe fn vector<V: Lanes>(p: *const u8) -> V;
-    unsafe fn one(p: *const u8) -> f32;
+    unsafe fn vector<V: Lanes>(row: *const u8, d: usize) -> V;
+    unsafe fn one(row: *const u8, d: usize) -> f32;
 }
 
 struct F32;
 struct F16;
 struct Bf16;
+struct Q8_0;
 
 impl Source for F32 {
-    const BYTES: usize = 4;
     #[inline(always)]
-    unsafe fn vector<V: Lanes>(p: *const u8) -> V {
+    unsafe fn vector<V: Lanes>(row: *const u8, d: usize) -> V {
         // SAFETY: passed on to the caller; here and below.
-        unsafe { V::load(p.cast()) }
+        unsafe { V::load(row.cast::<f32>().add(d)) }
     }
     #[inline(always)]
-    unsafe fn one(p: *const u8) -> f32 {
+    unsafe fn one(row: *const u8, d: usize) -> f32 {
         // SAFETY: as above.
-        unsafe { p.cast::<f32>().read_unaligned() }
+        unsafe { row.cast::<f32>().add(d).read_unaligned() }
     }
 }
 
 impl Source for F16 {
-    const BYTES: usize = 2;
     #[inline(always)]
-    unsafe fn vector<V: Lanes>(p: *const u8) -> V {
+    unsafe fn vector<V: Lanes>(row: *const u8, d: usize) -> V {
         // SAFETY: as above.
-        unsafe { V::load_f16(p.cast()) }
+        unsafe { V::load_f16(row.cast::<u16>().add(d)) }
     }
     #[inline(always)]
-    unsafe fn one(p: *const u8) -> f32 {
+    unsafe fn one(row: *const u8, d: usize) -> f32 {
         // SAFETY: as above.
-        half::f16::from_bits(unsafe { p.cast::<u16>().read_unaligned() }).to_f32()
+        half::f16::from_bits(unsafe { row.cast::<u16>().add(d).read_unaligned() }).to_f32()
     }
 }
 
 impl Source for Bf16 {
-    const BYTES: usize = 2;
     #[inline(always)]
-    unsafe fn vector<V: Lanes>(p: *const u8) -> V {
+    unsafe fn vector<V: Lanes>(row: *const u8, d: usize) -> V {
         // SAFETY: as above.
-        unsafe { V::load_bf16(p.cast()) }
+        unsafe { V::load_bf16(row.cast::<u16>().add(d)) }
     }
     #[inline(always)]
-    unsafe fn one(p: *const u8) -> f32 {
+    unsafe fn one(row: *const u8, d: usize) -> f32 {
         // SAFETY: as above.
-        f32::from_bits(u32::from(unsafe { p.cast::<u16>().read_unaligned() }) << 16)
+        f32::from_bits(u32::from(unsafe { row.cast::<u16>().add(d).read_unaligned() }) << 16)
+    }
+}
+
+/// Blocks of a scale and 32 codes.
+impl Source for Q8_0 {
+    #[inline(always)]
+    unsafe fn vector<V: Lanes>(row: *const u8, d: usize) -> V {
+        // SAFETY: as above; a vector lies in one block, because its length divides a block's.
+        unsafe {
+            let block = row.add(d / 32 * 34);
+            V::load_i8(block.add(2 + d % 32).cast()).mul(V::splat_f16(block.cast()))
+        }
+    }
+    #[inline(always)]
+    unsafe fn one(row: *const u8, d: usize) -> f32 {
+        // SAFETY: as above.
+        unsafe {
+            let block = row.add(d / 32 * 34);
+            let scale = half::f16::from_bits(block.cast::<u16>().read_unaligned()).to_f32();
+            scale * f32::from(block.add(2 + d % 32).cast::<i8>().read())
+        }
     }
 }
 
@@ -89,8 +110,22 @@ macro_rules! with_source {
                 type $S = Bf16;
                 $call
             }
+            CellType::Q8_0 => {
+                type $S = Q8_0;
+                $call
+            }
         }
     };
+}
+
+/// Asks for a row that will be wanted.
+#[inline(always)]
+fn ask(row: *const u8, bytes: usize) {
+    let mut at = 0;
+    while at < bytes {
+        prefetch_line(row.wrapping_add(at));
+        at += 64;
+    }
 }
 
 /// Rows to dense floats.
@@ -108,11 +143,11 @@ unsafe fn widen_from<V: Lanes, S: Source>(rows: CellRows<'_>, to: *mut f32) {
             let (from, to) = (rows.first.add(c * rows.stride), to.add(c * rows.len));
             let mut d = 0;
             while d + V::N <= rows.len {
-                S::vector::<V>(from.add(d * S::BYTES)).store(to.add(d));
+                S::vector::<V>(from, d).store(to.add(d));
                 d += V::N;
             }
             while d < rows.len {
-                *to.add(d) = S::one(from.add(d * S::BYTES));
+                *to.add(d) = S::one(from, d);
                 d += 1;
             }
         }
@@ -333,6 +368,7 @@ pub(super) unsafe fn dots<V: SumFour>(
         // SAFETY: the caller vouches for `heads` rows of q and out.
         unsafe {
             let (q, out) = (q.add(h * rows.len), out.add(h * out_step));
+            let rows = if h == 0 { rows } else { rows.ahead(0) };
             with_source!(rows.ty, S => match n {
                 1 => dots_of::<V, S, 1>(q, rows, out, out_step),
                 2 => dots_of::<V, S, 2>(q, rows, out, out_step),
@@ -351,6 +387,7 @@ unsafe fn dots_of<V: SumFour, S: Source, const HEADS: usize>(
     out: *mut f32,
     out_step: usize,
 ) {
+    let bytes = rows.row_bytes();
     let mut c = 0;
     // SAFETY: as in `dots`.
     unsafe {
@@ -361,12 +398,15 @@ unsafe fn dots_of<V: SumFour, S: Source, const HEADS: usize>(
             for i in 0..4 {
                 row[i] = rows.first.add((c + i.min(group - 1)) * rows.stride);
             }
+            if rows.ahead != 0 {
+                row.iter().for_each(|row| ask(row.wrapping_add(rows.ahead), bytes));
+            }
             let mut sums = [[V::splat(0.0); 4]; HEADS];
             let mut d = 0;
             while d + V::N <= rows.len {
                 let mut k = [V::splat(0.0); 4];
                 for i in 0..4 {
-                    k[i] = S::vector::<V>(row[i].add(d * S::BYTES));
+                    k[i] = S::vector::<V>(row[i], d);
                 }
                 for h in 0..HEADS {
                     let q = V::load(q.add(h * rows.len + d));
@@ -376,23 +416,49 @@ unsafe fn dots_of<V: SumFour, S: Source, const HEADS: usize>(
                 }
                 d += V::N;
             }
-            for h in 0..HEADS {
-                let mut total = V::sum4(sums[h]);
-                for d in d..rows.len {
-                    for i in 0..4 {
-                        total[i] += *q.add(h * rows.len + d) * S::one(row[i].add(d * S::BYTES));
+            // Written out, so that the sums stay in registers.
+            let out = out.add(c);
+            macro_rules! head {
+                ($h:literal) => {
+                    if $h < HEADS {
+                        let total = V::sum4(sums[$h]);
+                        if d < rows.len || group < 4 {
+                            let q = q.add($h * rows.len);
+                            rest_of_dots::<S>(q, row, d..rows.len, total, out.add($h * out_step), group);
+                        } else {
+                            out.add($h * out_step).cast::<[f32; 4]>().write_unaligned(total);
+                        }
                     }
-                }
-                let out = out.add(h * out_step + c);
-                if group == 4 {
-                    out.cast::<[f32; 4]>().write_unaligned(total);
-                } else {
-                    for i in 0..group {
-                        *out.add(i) = total[i];
-                    }
-                }
+                };
             }
+            head!(0);
+            head!(1);
+            head!(2);
+            head!(3);
             c += 4;
+        }
+    }
+}
+
+/// Adds what does not fill a vector, and writes as many dots as there are rows.
+#[cold]
+unsafe fn rest_of_dots<S: Source>(
+    q: *const f32,
+    row: [*const u8; 4],
+    rest: Range<usize>,
+    mut total: [f32; 4],
+    out: *mut f32,
+    group: usize,
+) {
+    // SAFETY: as in `dots`: q and the rows have `rest.end` elements, and there is room for `group` results.
+    unsafe {
+        for d in rest {
+            for i in 0..4 {
+                total[i] += *q.add(d) * S::one(row[i], d);
+            }
+        }
+        for i in 0..group {
+            *out.add(i) = total[i];
         }
     }
 }
@@ -412,6 +478,7 @@ pub(super) unsafe fn weigh<V: Lanes>(
         // SAFETY: the caller vouches for `heads` rows of weights and o.
         unsafe {
             let (weights, o) = (weights.add(h * step), o.add(h * rows.len));
+            let rows = if h == 0 { rows } else { rows.ahead(0) };
             with_source!(rows.ty, S => match n {
                 1 => weigh_of::<V, S, 1>(weights, step, rows, o),
                 2 => weigh_of::<V, S, 2>(weights, step, rows, o),
@@ -434,16 +501,18 @@ unsafe fn weigh_of<V: Lanes, S: Source, const HEADS: usize>(
     // SAFETY: as in `weigh`.
     unsafe {
         while d + 4 * V::N <= rows.len {
+            let rows = if d == 0 { rows } else { rows.ahead(0) };
             weigh_part::<V, S, HEADS, 4>(weights, step, rows, o, d);
             d += 4 * V::N;
         }
         while d + V::N <= rows.len {
+            let rows = if d == 0 { rows } else { rows.ahead(0) };
             weigh_part::<V, S, HEADS, 1>(weights, step, rows, o, d);
             d += V::N;
         }
         for d in d..rows.len {
             for c in 0..rows.count {
-                let x = S::one(rows.first.add(c * rows.stride + d * S::BYTES));
+                let x = S::one(rows.first.add(c * rows.stride), d);
                 for h in 0..HEADS {
                     *o.add(h * rows.len + d) += *weights.add(h * step + c) * x;
                 }
@@ -468,11 +537,14 @@ unsafe fn weigh_part<V: Lanes, S: Source, const HEADS: usize, const VECTORS: usi
                 sums[h][v] = V::load(o.add(h * rows.len + d + v * V::N));
             }
         }
-        let mut row = rows.first.add(d * S::BYTES);
+        let (mut row, bytes) = (rows.first, rows.row_bytes());
         for c in 0..rows.count {
+            if rows.ahead != 0 {
+                ask(row.wrapping_add(rows.ahead), bytes);
+            }
             let mut x = [V::splat(0.0); VECTORS];
             for v in 0..VECTORS {
-                x[v] = S::vector::<V>(row.add(v * V::N * S::BYTES));
+                x[v] = S::vector::<V>(row, d + v * V::N);
             }
             for h in 0..HEADS {
                 let w = V::splat(*weights.add(h * step + c));

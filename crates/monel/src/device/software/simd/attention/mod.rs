@@ -28,14 +28,17 @@ pub enum CellType {
     F16,
     /// bfloat16.
     Bf16,
+    /// Blocks of 32 eight-bit codes with a scale.
+    Q8_0,
 }
 
 impl CellType {
-    /// Bytes of one element.
-    pub fn bytes(self) -> usize {
+    /// Bytes of `len` elements.
+    pub fn bytes(self, len: usize) -> usize {
         match self {
-            CellType::F32 => 4,
-            CellType::F16 | CellType::Bf16 => 2,
+            CellType::F32 => 4 * len,
+            CellType::F16 | CellType::Bf16 => 2 * len,
+            CellType::Q8_0 => len.div_ceil(32) * 34,
         }
     }
 }
@@ -48,12 +51,13 @@ pub struct CellRows<'a> {
     count: usize,
     len: usize,
     ty: CellType,
+    ahead: usize,
     life: PhantomData<&'a [u8]>,
 }
 
 impl<'a> CellRows<'a> {
     /// # Safety
-    /// For `'a`, `count` rows of `len` elements can be read, `stride` bytes apart from `first` on, and nobody writes them.
+    /// `len` is a multiple of 32 for `Q8_0`. For `'a`, `count` rows of `len` elements can be read, `stride` bytes apart from `first` on, and nobody writes them.
     pub unsafe fn new(
         first: *const u8,
         stride: usize,
@@ -61,7 +65,7 @@ impl<'a> CellRows<'a> {
         len: usize,
         ty: CellType,
     ) -> CellRows<'a> {
-        CellRows { first, stride, count, len, ty, life: PhantomData }
+        CellRows { first, stride, count, len, ty, ahead: 0, life: PhantomData }
     }
 
     /// Dense rows of floats.
@@ -73,6 +77,7 @@ impl<'a> CellRows<'a> {
             count,
             len,
             ty: CellType::F32,
+            ahead: 0,
             life: PhantomData,
         }
     }
@@ -81,6 +86,15 @@ impl<'a> CellRows<'a> {
     pub fn part(self, from: usize, count: usize) -> CellRows<'a> {
         assert!(from + count <= self.count, "rows {from} + {count} of {}", self.count);
         CellRows { first: self.first.wrapping_add(from * self.stride), count, ..self }
+    }
+
+    /// The same rows; while a row is used by [`dots`] or [`weigh`], the one as many bytes behind it is asked for.
+    pub fn ahead(self, bytes: usize) -> CellRows<'a> {
+        CellRows { ahead: bytes, ..self }
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.ty.bytes(self.len)
     }
 
     /// Rows there are.
@@ -204,27 +218,12 @@ pub fn exp2_sum(isa: Isa, x: &mut [f32], len: usize, max: f32) -> f32 {
     run!(isa, exp2_sum(x: *mut f32, len: usize, max: f32) -> f32)
 }
 
-/// A row of Q8_0 blocks as floats; the shorter of both counts.
-pub fn widen_q8_0(isa: Isa, row: &[u8], to: &mut [f32]) {
-    dispatch!(isa, q8_0(row: &[u8], to: &mut [f32]));
-}
-
 /// A row of Q4_0 blocks as floats; the shorter of both counts.
 pub fn widen_q4_0(isa: Isa, row: &[u8], to: &mut [f32]) {
     dispatch!(isa, q4_0(row: &[u8], to: &mut [f32]));
 }
 
-// The compiler turns these loops into vector code for the instruction set of the function they are inlined into.
-
-#[inline(always)]
-fn q8_0<V: lanes::SumFour>(row: &[u8], to: &mut [f32]) {
-    for (block, to) in row.as_chunks::<34>().0.iter().zip(to.as_chunks_mut::<32>().0) {
-        let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
-        for (to, &q) in to.iter_mut().zip(&block[2..]) {
-            *to = scale * f32::from(q as i8);
-        }
-    }
-}
+// The compiler turns this loop into vector code for the instruction set of the function it is inlined into.
 
 #[inline(always)]
 fn q4_0<V: lanes::SumFour>(row: &[u8], to: &mut [f32]) {

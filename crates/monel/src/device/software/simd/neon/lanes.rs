@@ -42,6 +42,19 @@ impl Lanes for F32x4 {
         Self(unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(p.cast())))) })
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let bytes = vcreate_s8(u64::from(p.cast::<u32>().read_unaligned()));
+            Self(vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes)))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn splat_f16(p: *const u16) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(p.read_unaligned()))) })
+    }
+    #[inline(always)]
     unsafe fn add(self, o: Self) -> Self {
         // SAFETY: see above.
         Self(unsafe { vaddq_f32(self.0, o.0) })

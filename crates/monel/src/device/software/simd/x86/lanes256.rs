@@ -46,6 +46,16 @@ impl Lanes for F32x8 {
         }
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) })
+    }
+    #[inline(always)]
+    unsafe fn splat_f16(p: *const u16) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm256_cvtph_ps(_mm_set1_epi16(p.cast::<i16>().read_unaligned())) })
+    }
+    #[inline(always)]
     unsafe fn add(self, o: Self) -> Self {
         // SAFETY: see above.
         Self(unsafe { _mm256_add_ps(self.0, o.0) })

@@ -51,6 +51,16 @@ impl Lanes for F32x16 {
         }
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) })
+    }
+    #[inline(always)]
+    unsafe fn splat_f16(p: *const u16) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(p.cast::<i16>().read_unaligned())) })
+    }
+    #[inline(always)]
     unsafe fn add(self, o: Self) -> Self {
         // SAFETY: see above.
         Self(unsafe { _mm512_add_ps(self.0, o.0) })
