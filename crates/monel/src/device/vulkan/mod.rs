@@ -14,6 +14,7 @@ mod commands;
 mod cut;
 mod encode;
 mod features;
+mod forecast;
 mod gpu;
 mod instance;
 mod memory;
