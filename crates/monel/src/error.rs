@@ -142,7 +142,7 @@ pub enum Error {
     },
     /// The instruction set that the environment asks for.
     #[error(transparent)]
-    Features(#[from] crate::device::software::simd::IsaError),
+    Features(crate::device::software::simd::IsaError),
     /// A system call failed.
     #[error("{what}: {reason}")]
     System {

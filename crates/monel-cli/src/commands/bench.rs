@@ -4,6 +4,7 @@
 //! prefill, reading of weights and cached keys and values in decode. Only the CPU has measured ceilings.
 
 use std::io::Write;
+use std::time::{Duration, Instant};
 
 use monel::device::software::ceiling::{self, Kind};
 use monel::device::software::simd::Isa;
@@ -84,6 +85,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     for &threads in &args.threads {
         let device = session::device(args.device.device.as_deref(), Some(threads))?;
         let file = ModelFile::open(&path)?;
+        let warm_up = if device.info().kind == DeviceKind::Cpu { Duration::ZERO } else { WARM_UP };
         let tests = tests(args);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
         let cache = session::context_options(&file, None, &args.cache);
@@ -94,7 +96,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         for test in tests {
             let work = context.work(test)?;
             let ceiling = ceiling(&device, threads as usize, test, work);
-            let Some(tps) = measure(&mut context, test, args.repetitions)? else {
+            let Some(tps) = measure(&mut context, test, args.repetitions, warm_up)? else {
                 return Ok(Outcome::Interrupted);
             };
             let tps_median = median(&tps);
@@ -172,14 +174,25 @@ fn tests(args: &Args) -> Vec<Test> {
     tests
 }
 
+/// How long a GPU is kept busy before anything is measured: from idle it takes some 400 ms to its full clock.
+const WARM_UP: Duration = Duration::from_millis(600);
+
 /// A warm-up and the repetitions; `None` after Ctrl-C.
-fn measure(context: &mut Context, test: Test, repetitions: u32) -> anyhow::Result<Option<Vec<f64>>> {
+fn measure(
+    context: &mut Context,
+    test: Test,
+    repetitions: u32,
+    warm_up: Duration,
+) -> anyhow::Result<Option<Vec<f64>>> {
     let mut tps = Vec::new();
-    for repetition in 0..=repetitions {
+    let began = Instant::now();
+    let mut warm = false;
+    while tps.len() < repetitions as usize {
         let value = context.bench(test)?;
-        if repetition > 0 {
+        if warm {
             tps.push(value);
         }
+        warm = began.elapsed() >= warm_up;
         if interrupt::requested() {
             return Ok(None);
         }

@@ -17,7 +17,7 @@ use crate::session;
 /// When one cannot be opened, and stdout's errors.
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
     let mut list = Vec::new();
-    let used = Isa::from_env().map_err(monel::Error::from)?;
+    let used = Isa::from_env().map_err(monel::Error::Features)?;
     let allowed: Vec<&str> = Isa::available().map(Isa::name).collect();
     let columns =
         [("id", Align::Left), ("kind", Align::Left), ("memory", Align::Right), ("free", Align::Right)];

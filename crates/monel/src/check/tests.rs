@@ -1,7 +1,7 @@
 //! All cases with every instruction set of this machine, and kernels that are wrong in one way each.
 
 use super::*;
-use crate::device::software::simd::Isa;
+use crate::device::software::{self, simd::Isa};
 use crate::error::{Error, Result};
 use crate::kernel::{Call, Kernel, RefTensor};
 use crate::ops::{Op, cases};
@@ -172,6 +172,20 @@ fn the_software_device_computes_every_case() {
     let wrong: Vec<&Row> = report.results.iter().filter(|row| row.outcome != "ok").collect();
     assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), report.results.len());
     assert_eq!((report.passed, report.failed, report.refused), (cases().len(), 0, 0));
+}
+
+/// What `monel check --max-values 400` does: for emulated processors, which need half an hour for everything.
+#[test]
+fn small_cases_with_every_instruction_set() {
+    for isa in Isa::available() {
+        let options = software::Options { threads: 2, isa: Some(isa), ..software::Options::default() };
+        let device = software::create(&options).unwrap();
+        let report = run(&device, &Filter { max_values: Some(400), ..Filter::default() });
+        let wrong: Vec<&Row> = report.results.iter().filter(|row| row.outcome != "ok").collect();
+        assert!(wrong.is_empty(), "{}: {} of {}: {wrong:#?}", isa.name(), wrong.len(), report.results.len());
+        assert!(report.passed > 500, "{}", report.passed);
+        println!("{}: {} small cases", isa.name(), report.passed);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! in blocks of 32: packed weights as they are, weights in a file's own layout packed on the way, tile by tile.
 //! Dimensions 2 and 3 of x are batches; those of the weights divide them (grouped heads share a matrix).
 
-pub(super) mod many;
+pub(crate) mod many;
 mod weights;
 
 use super::{Cost, Op};
@@ -142,10 +142,8 @@ impl Op for MatMul {
         let (w, x, y) = (&call.inputs[0], &call.inputs[1], &call.output);
         let (k, m) = (w.desc.ne[0], x.desc.ne[1]);
         let [n, _, b2, b3] = y.desc.ne;
-        match (w.desc.dtype, x.desc.dtype) {
-            (DType::Planar(_), DType::Q8P) => return super::mat_vec::shader(call),
-            (_, DType::F16) if super::mat_tile::fits(call) => return super::mat_tile::shader(call),
-            _ => {}
+        if x.desc.dtype == DType::Q8P && matches!(w.desc.dtype, DType::Planar(_)) {
+            return super::mat_vec::shader(call);
         }
         if w.desc.dtype.block().is_none() && !matches!(w.desc.dtype, DType::Planar(_))
             || !matches!(x.desc.dtype, DType::F32 | DType::F16)

@@ -588,9 +588,9 @@ mod tests {
     fn windows_stay_inside_the_history() {
         let history = [1, 2, 3, 4];
         assert_eq!(window(&history, 2, 2), [2, 3]);
-        assert_eq!(window(&history, 2, 0), []);
+        assert!(window(&history, 2, 0).is_empty());
         assert_eq!(window(&history, 100, 3), [2, 3, 4]);
-        assert_eq!(window(&history, -5, 3), []);
+        assert!(window(&history, -5, 3).is_empty());
         assert_eq!(window(&history, i32::MAX, u32::MAX), history);
     }
 }

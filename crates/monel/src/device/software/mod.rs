@@ -129,7 +129,7 @@ pub fn open(options: &Options) -> Result<Device> {
 /// A software device of its own, beside the process's: for tests and for splitting cores between models.
 pub fn create(options: &Options) -> Result<Device> {
     let counts = Arc::new(Counts::default());
-    let isa = options.isa.map_or_else(Isa::from_env, Ok)?;
+    let isa = options.isa.map_or_else(Isa::from_env, Ok).map_err(Error::Features)?;
     let base = Base::new(options, isa, &counts);
     let rates = base.rates();
     let pool = Pool::new(base.threads, base.isa, counts.clone());

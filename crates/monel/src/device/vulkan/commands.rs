@@ -3,6 +3,7 @@
 //! A buffer has a pool of its own, so that chunks are recorded on several threads at once; pools are used again. Every
 //! buffer begins with a barrier against everything before it in the queue, so order in the queue is order in memory.
 
+use super::forecast::Forecast;
 use super::gpu::Gpu;
 use super::memory::GpuMemory;
 use super::pipeline::Pipelines;
@@ -12,7 +13,7 @@ use crate::device::driver::{Commands, Landing, Memory, StagedBytes};
 use crate::error::{Error, Result};
 use crate::gpu::FaultText;
 use ash::vk;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Recycles pools with their command buffer.
@@ -285,8 +286,8 @@ pub enum After {
 pub struct GpuCommands {
     pub buffer: CommandBuffer,
     pub after: After,
-    /// Nanoseconds that it took last time, for waiting.
-    pub last: AtomicU64,
+    /// How long it will take, for waiting.
+    pub forecast: Forecast,
     /// How to record a chunk for a timeline, and what was recorded so far.
     pub recipe: Option<(Recipe, Tracing)>,
     #[allow(dead_code, reason = "kept, not read")]

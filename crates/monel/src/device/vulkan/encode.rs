@@ -7,6 +7,7 @@
 use super::Shared;
 use super::commands::{After, Counted, GpuCommands, Kept, Timestamps};
 use super::cut::{self, Piece};
+use super::forecast::Forecast;
 use super::memory::{GpuMemory, Use};
 use super::record::{Bound, Recipe, Sets, Step, Tracing};
 use crate::device::driver::Memory as DriverMemory;
@@ -16,7 +17,6 @@ use crate::gpu::{Dispatch, FaultText, GpuCall, Memory, Operand};
 use crate::plan::{Place, Plan, PlannedOp};
 use crate::tensor::{DType, Desc};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// A dispatch with its memory found.
 struct Ready {
@@ -94,7 +94,7 @@ impl Shared {
         Ok(GpuCommands {
             buffer,
             after: After::Chunk { faults, texts, timestamps },
-            last: AtomicU64::new(0),
+            forecast: Forecast::default(),
             recipe: Some((recipe, Tracing::new(&self.buffers, &self.allocator))),
             kept: Kept {
                 sets: sets.map(|s| s.pool),

@@ -14,6 +14,7 @@ mod commands;
 mod cut;
 mod encode;
 mod features;
+mod forecast;
 mod gpu;
 mod instance;
 mod memory;
@@ -36,7 +37,8 @@ use super::{Counts, Device, DeviceKind, Listing, Settings};
 use crate::error::{Error, Result};
 use crate::gpu::{GpuCall, Memory as Which, Operand};
 use crate::graph::{Graph, Source, Value};
-use crate::ops::{Op, mat_tile, mat_vec};
+use crate::ops::matmul::many;
+use crate::ops::{Op, mat_vec};
 use crate::plan::{Plan, Rates, Uses};
 use crate::tensor::{DType, Desc};
 use adapter::Adapter;
@@ -275,7 +277,7 @@ impl Driver for Vulkan {
             } else if x.rows() <= mat_vec::MAX_COLUMNS {
                 mat_vec::takes(w).filter(|&t| t != DType::F32)
             } else {
-                (x.is_contiguous() && mat_tile::takes(&limits, w)).then_some(DType::F16)
+                (x.is_contiguous() && many::takes(&limits, w)).then_some(DType::F16)
             }
         })
     }

@@ -1,11 +1,12 @@
 //! The queue: work is submitted as it is committed, numbered on one timeline semaphore, and a thread reports each piece
 //! when the timeline has passed it.
 //!
-//! The thread sleeps until a piece is nearly done (by how long it took the last time), then polls for a moment, then
+//! The thread sleeps until a piece is nearly done (see `forecast`), then polls for a moment, then
 //! waits for the driver to wake it (contract A7). A piece that does not end within the limit counts as a lost device:
 //! nothing behind it will run either.
 
 use super::commands::{CommandBuffer, GpuCommands};
+use super::forecast::Forecast;
 use super::gpu::Gpu;
 use super::memory::Block;
 use super::record::Traced;
@@ -61,8 +62,6 @@ pub struct Queue {
     times: Mutex<Timebase>,
 }
 
-/// Shortest time that is slept rather than polled; a sleep may end that much late.
-const NAP: Duration = Duration::from_micros(80);
 /// How long to poll before the driver is asked to wake us.
 const POLL: Duration = Duration::from_micros(100);
 
@@ -199,19 +198,17 @@ impl Queue {
             _ => None,
         };
         let began = submitted.max(before);
-        let expected = Duration::from_nanos(commands.map_or(0, |c| c.last.load(Ordering::Relaxed)));
+        let forecast = commands.map(|c| &c.forecast);
         let waited = match refused {
             Some(error) => Err(error),
             // A brake holds for as long as its owner likes.
-            None if matches!(work, Work::Brake(_)) => self.wait(value, began, expected, None),
-            None => self.wait(value, began, expected, Some(self.limit)),
+            None if matches!(work, Work::Brake(_)) => self.wait(value, began, forecast, None),
+            None => self.wait(value, began, forecast, Some(self.limit)),
         };
         let noticed = Instant::now();
         let mut result = waited.map_err(|e| (None, e));
         let mut ticks = None;
         if let (Some(commands), Ok(())) = (commands, &result) {
-            let took = noticed.saturating_duration_since(began);
-            commands.last.store(took.as_nanos() as u64, Ordering::Relaxed);
             let finish = catch_unwind(AssertUnwindSafe(|| commands.finish())).unwrap_or_else(|panic| {
                 let reason = panic_message(panic.as_ref());
                 Err((None, Error::Kernel(format!("the device's thread panicked: {reason}"))))
@@ -256,7 +253,13 @@ impl Queue {
     }
 
     /// Waits until the timeline has reached a value.
-    fn wait(&self, value: u64, began: Instant, expected: Duration, limit: Option<Duration>) -> Result<()> {
+    fn wait(
+        &self,
+        value: u64,
+        began: Instant,
+        forecast: Option<&Forecast>,
+        limit: Option<Duration>,
+    ) -> Result<()> {
         let failed = |e| self.gpu.error("waiting for work", e);
         // SAFETY: a semaphore of this device.
         let reached = || {
@@ -268,15 +271,24 @@ impl Queue {
         if reached()? {
             return Ok(());
         }
+        let learn = |overslept| {
+            if let Some(forecast) = forecast {
+                forecast.learn(began.elapsed(), overslept);
+            }
+        };
         // A software driver computes on the cores that polling would take.
         if self.gpu.adapter.kind != crate::device::DeviceKind::Software {
-            let left = (began + expected).saturating_duration_since(Instant::now());
-            if left > 2 * NAP {
-                std::thread::sleep(left - NAP);
+            if let Some(nap) = forecast.and_then(|f| f.nap(began.elapsed())) {
+                std::thread::sleep(nap);
+                if reached()? {
+                    learn(true);
+                    return Ok(());
+                }
             }
             let until = Instant::now() + POLL;
             while Instant::now() < until {
                 if reached()? {
+                    learn(false);
                     return Ok(());
                 }
                 std::hint::spin_loop();
@@ -288,7 +300,10 @@ impl Queue {
         loop {
             // SAFETY: as above.
             match unsafe { self.gpu.raw.wait_semaphores(&info, slice.as_nanos() as u64) } {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    learn(false);
+                    return Ok(());
+                }
                 Err(vk::Result::TIMEOUT) => {
                     let over = limit.filter(|&limit| began.elapsed() >= limit);
                     if let Some(limit) = over {

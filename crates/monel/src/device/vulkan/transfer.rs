@@ -5,6 +5,7 @@
 
 use super::Shared;
 use super::commands::{After, Before, Counted, GpuCommands, Kept, barrier};
+use super::forecast::Forecast;
 use super::memory::{ALIGN, Block, GpuMemory, Use};
 use super::record::{Bound, Recipe, Sets, Step};
 use crate::device::driver::{Memory, Region, StagedBytes, Transfer};
@@ -13,7 +14,6 @@ use crate::gpu::{Dispatch, Memory as Which, Operand, Shader};
 use crate::tensor::{DType, Desc};
 use ash::vk;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// Bytes of one value that fills are copied from.
 const PATTERN: usize = 64 << 10;
@@ -91,7 +91,7 @@ impl Shared {
         Ok(GpuCommands {
             buffer,
             after: After::Nothing,
-            last: AtomicU64::new(0),
+            forecast: Forecast::default(),
             recipe: None,
             kept: Kept {
                 sets: sets.map(|s| s.pool),
@@ -189,7 +189,7 @@ impl Shared {
         Ok(GpuCommands {
             buffer,
             after,
-            last: AtomicU64::new(0),
+            forecast: Forecast::default(),
             recipe: None,
             kept: Kept {
                 sets: None,

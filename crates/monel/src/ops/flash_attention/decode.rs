@@ -19,19 +19,11 @@ const SHORTEST: usize = 128;
 /// Items to aim for: enough for many threads, few enough that empty ones cost nothing.
 const ITEMS: usize = 24;
 
-/// Items to aim for with few threads: long pieces read memory in long runs.
-const ITEMS_PER_THREAD: usize = 6;
-
-/// Into how many pieces the cells of each row are divided at most.
-fn most_pieces(q: &Desc, k: &Desc) -> usize {
+/// Into how many pieces the cells of each row are divided. The number of threads has no say: sums of other pieces round
+/// differently, and a text must not depend on the threads.
+fn pieces(q: &Desc, k: &Desc) -> usize {
     let rows = q.ne[1] * k.ne[2] * q.ne[3];
     ITEMS.div_ceil(rows.max(1)).min(k.ne[1].div_ceil(SHORTEST)).max(1)
-}
-
-/// Into how many pieces the cells of each row are divided.
-fn pieces(q: &Desc, k: &Desc, threads: usize) -> usize {
-    let rows = q.ne[1] * k.ne[2] * q.ne[3];
-    most_pieces(q, k).min((ITEMS_PER_THREAD * threads.max(1)).div_ceil(rows.max(1)))
 }
 
 /// Floats of a partial result: the values, the maximum and the sum.
@@ -43,7 +35,7 @@ fn partial_len(head_v: usize) -> usize {
 pub(super) fn scratch(inputs: &[Desc], output: &Desc) -> usize {
     let (q, k) = (&inputs[0], &inputs[1]);
     let few = Operands::are_few_rows(q, k);
-    match most_pieces(q, k) {
+    match pieces(q, k) {
         n if few && n > 1 => output.rows() * n * partial_len(output.ne[0]) * 4,
         _ => 0,
     }
@@ -86,7 +78,7 @@ impl Partials {
 
 pub(super) fn kernels(operands: Operands, call: &Call<'_>) -> Vec<Kernel> {
     let (q, k, head_v) = (operands.q.desc, operands.k.desc, operands.v.desc.ne[0]);
-    let pieces = pieces(&q, &k, call.threads);
+    let pieces = pieces(&q, &k);
     let partials =
         (pieces > 1).then_some(Partials { memory: call.scratch, pieces, len: partial_len(head_v) });
     let (tokens, kv_heads, batches) = (q.ne[1], k.ne[2], q.ne[3]);

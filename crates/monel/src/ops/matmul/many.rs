@@ -77,6 +77,14 @@ fn has_matrices(limits: &Limits) -> bool {
         && limits.subgroup_fixed.is_some_and(|s| s.is_power_of_two() && (8..=64).contains(&s))
 }
 
+/// Whether products of these weights with many columns want x in F16, which all products of the same x share.
+#[cfg(feature = "vulkan")]
+pub(crate) fn takes(limits: &Limits, w: &Desc) -> bool {
+    let kind = matches!(w.dtype, DType::Planar(_)) || w.dtype == DType::F16 && w.ne[0].is_multiple_of(8);
+    let matrices = CODES[CODES.len() - 1].fits(limits);
+    matrices && kind && w.ne[0] > 0 && w.ne[2] * w.ne[3] == 1 && w.is_contiguous()
+}
+
 /// Who loads what of a tile: `units` for each of its rows, each invocation the same unit of `count` rows.
 pub(super) struct Spread {
     pub units: usize,
@@ -118,7 +126,7 @@ pub(super) fn shader(call: &GpuCall<'_>, tile: Option<ProductTile>) -> Result<Ve
     if wide || odd || k == 0 || !k.is_multiple_of(4) || y.is_empty() {
         return floats(call);
     }
-    let tile = tile.unwrap_or_else(|| best_tile(&call.limits, y));
+    let tile = tile.unwrap_or_else(|| best_tile(&call.limits, w, y));
     if !tile.fits(&call.limits) {
         return Err(format!("a tile that fits the device, found {tile:?}"));
     }
@@ -129,10 +137,17 @@ pub(super) fn shader(call: &GpuCall<'_>, tile: Option<ProductTile>) -> Result<Ve
     Ok(vec![columns(call)?, halves(call, weights, tile)?])
 }
 
-/// Tiles for devices with matrices, the largest first.
-const WITH_MATRICES: [ProductTile; 4] = [
+/// Tiles for devices with matrices, the largest first, for codes and for F16. Codes become f16 once for each tile of
+/// columns and F16 is only moved, so the one wants wide tiles and the other large ones. Measured on an H200.
+const CODES: [ProductTile; 4] = [
+    ProductTile::new(64, 128, 64, [64, 32], true),
+    ProductTile::new(64, 64, 64, [32, 32], true),
+    ProductTile::new(32, 64, 64, [32, 16], true),
+    ProductTile::new(32, 32, 64, [16, 16], true),
+];
+const HALVES: [ProductTile; 4] = [
     ProductTile::new(128, 128, 64, [64, 32], true),
-    ProductTile::new(64, 128, 64, [32, 32], true),
+    ProductTile::new(64, 128, 64, [64, 32], true),
     ProductTile::new(64, 64, 64, [32, 32], true),
     ProductTile::new(32, 32, 64, [16, 16], true),
 ];
@@ -142,15 +157,19 @@ const WITHOUT: [ProductTile; 2] =
 /// The tile for processors that pose as GPUs.
 const SOFTWARE: ProductTile = ProductTile::new(32, 32, 32, [4, 4], false);
 /// Workgroups that keep a large device busy.
-const BUSY: usize = 200;
+const BUSY: usize = 96;
 
 /// The largest tile that keeps the device busy, else the smallest.
-fn best_tile(limits: &Limits, y: &Desc) -> ProductTile {
+fn best_tile(limits: &Limits, w: &Desc, y: &Desc) -> ProductTile {
     let [n, m, b2, b3] = y.ne;
     if limits.software {
         return SOFTWARE;
     }
-    let tiles: &[ProductTile] = if has_matrices(limits) { &WITH_MATRICES } else { &WITHOUT };
+    let tiles: &[ProductTile] = match has_matrices(limits) {
+        true if w.dtype == DType::F16 => &HALVES,
+        true => &CODES,
+        false => &WITHOUT,
+    };
     let good = |t: &&ProductTile| {
         let groups = n.div_ceil(t.rows) * m.div_ceil(t.cols) * b2 * b3;
         t.fits(limits) && t.cols < 2 * m && groups >= BUSY
@@ -320,7 +339,12 @@ fn matrices(limits: &Limits, tile: ProductTile, y: &Operand, scaled: bool) -> Mu
     let aligned = y.desc.nb[0] == 4
         && y.offset.is_multiple_of(16)
         && y.desc.nb[1..].iter().all(|b| b.is_multiple_of(16));
-    // Written out: what is loaded from words has no type that a variable could have before the compiler's passes.
+    // Written out: matrices in an array stay in registers only if every index is a constant, and what is loaded from words
+    // has no type that a variable could have before the compiler's passes.
+    let each = |text: &str| -> String {
+        let places = (0..down).flat_map(|i| (0..across).map(move |j| (i, j)));
+        places.map(|(i, j)| text.replace("$I", &i.to_string()).replace("$J", &j.to_string())).collect()
+    };
     let mut multiply = format!("for (var e = 0u; e < {}u; e++) {{", tile.step / 16);
     for i in 0..down {
         let _ = write!(
@@ -335,9 +359,8 @@ fn matrices(limits: &Limits, tile: ProductTile, y: &Operand, scaled: bool) -> Mu
             "\n      let b{j} = coopLoad<Cols>(&xs[(part_col + {}u) * {line}u + e * 2u], {line}u);",
             j * 16
         );
-        for at in (0..down).map(|i| (i, i * across + j)) {
-            let _ =
-                write!(multiply, "\n      sums[{1}] = coopMultiplyAdd(a{0}, b{j}, sums[{1}]);", at.0, at.1);
+        for i in 0..down {
+            let _ = write!(multiply, "\n      c{i}_{j} = coopMultiplyAdd(a{i}, b{j}, c{i}_{j});");
         }
     }
     multiply.push_str("\n    }");
@@ -362,31 +385,28 @@ alias Sums = coop_mat16x16<f32, C>;",
         ),
         begin: format!(
             "let part_row = (sg % {parts_down}u) * {rows}u; let part_col = (sg / {parts_down}u) * {cols}u;
-  var sums: array<Sums, {}>;",
-            down * across
+{}",
+            each("\n  var c$I_$J = Sums();")
         ),
         multiply,
         end: format!(
             "{look}
-  let whole = {whole};
   let column = p.y1;
-  for (var i = 0u; i < {down}u; i++) {{
-    for (var j = 0u; j < {across}u; j++) {{
-      let row = row0 + part_row + i * 16u;
-      let col = col0 + part_col + j * 16u;
-      if whole {{
-        let at = to + row + col * column;
-        coopStore(sums[i * {across}u + j], &y[at], column);
-      }} else {{
-        let at = sg * 256u;
-        let sixteen = 16u;
-        coopStore(sums[i * {across}u + j], &piece[at], sixteen);
-        workgroupBarrier();
-        for (var e = lane; e < 256u; e += {size}u) {{ put(row + e % 16u, col + e / 16u, columns, to, piece[at + e]); }}
-        workgroupBarrier();
-      }}
-    }}
+  if {whole} {{
+    let at = to + row0 + part_row + (col0 + part_col) * column;{}
+  }} else {{
+    let at = sg * 256u;
+    let sixteen = 16u;{}
   }}",
+            each("\n    let at$I_$J = at + $Iu * 16u + $Ju * 16u * column; coopStore(c$I_$J, &y[at$I_$J], column);"),
+            each(&format!(
+                "\n    coopStore(c$I_$J, &piece[at], sixteen);
+    workgroupBarrier();
+    for (var e = lane; e < 256u; e += {size}u) {{
+      put(row0 + part_row + $Iu * 16u + e % 16u, col0 + part_col + $Ju * 16u + e / 16u, columns, to, piece[at + e]);
+    }}
+    workgroupBarrier();"
+            )),
         ),
     }
 }
@@ -423,6 +443,7 @@ fn floats(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
 #[cfg(all(test, feature = "vulkan"))]
 mod tests {
     use super::*;
+    use crate::device::vulkan::shader::{Target, compile};
     use crate::gpu::Memory;
     use crate::quant::BlockType;
 
@@ -450,14 +471,8 @@ mod tests {
         types.push(DType::F16);
         let check = |d: &Dispatch| {
             let text = d.source.text().unwrap();
-            let module = naga::front::wgsl::parse_str(&text).map_err(|e| e.emit_to_string(&text)).unwrap();
-            let capabilities = naga::valid::Capabilities::all();
-            naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities)
-                .subgroup_stages(naga::valid::ShaderStages::all())
-                .subgroup_operations(naga::valid::SubgroupOperationSet::all())
-                .validate(&module)
-                .map_err(|e| e.emit_to_string(&text))
-                .unwrap();
+            let target = Target { version: (1, 6), int8: true, dot: true };
+            compile(&text, target).unwrap_or_else(|e| panic!("{}: {e}\n{text}", d.source.name()));
             assert!(d.source.full_subgroups() == (d.source.name() == "mat_mul_matrices"));
         };
         for dtype in types {
@@ -465,7 +480,7 @@ mod tests {
                 dispatches(dtype, x, [768, 100, 70], None).unwrap().iter().for_each(check);
             }
         }
-        for tile in WITH_MATRICES {
+        for tile in CODES.into_iter().chain(HALVES) {
             assert!(tile.fits(&Limits::LARGE), "{tile:?}");
             dispatches(DType::Planar(BlockType::Q4_K), DType::F32, [512, 256, 256], Some(tile))
                 .unwrap()
@@ -476,13 +491,14 @@ mod tests {
 
     #[test]
     fn tiles_fill_the_device_and_fit_its_memory() {
-        let tile = |n, m| best_tile(&Limits::LARGE, &Desc::new(DType::F32, &[n, m]).unwrap());
+        let halves = Desc::new(DType::F16, &[4096, 4096]).unwrap();
+        let tile = |n, m| best_tile(&Limits::LARGE, &halves, &Desc::new(DType::F32, &[n, m]).unwrap());
         assert_eq!(tile(14_336, 512).rows, 128);
         assert!(tile(576, 512).rows < 128);
         assert!(tile(14_336, 32).cols <= 32);
         let small = Limits { shared_memory: 16 << 10, ..Limits::LARGE };
-        assert!(!WITH_MATRICES[0].fits(&small));
-        assert!(best_tile(&small, &Desc::new(DType::F32, &[14_336, 512]).unwrap()).fits(&small));
-        assert!(!WITH_MATRICES[0].fits(&Limits { matrix: None, ..Limits::LARGE }));
+        assert!(!HALVES[0].fits(&small));
+        assert!(best_tile(&small, &halves, &Desc::new(DType::F32, &[14_336, 512]).unwrap()).fits(&small));
+        assert!(!HALVES[0].fits(&Limits { matrix: None, ..Limits::LARGE }));
     }
 }
