@@ -23,6 +23,8 @@ const TILE: usize = simd::TILE_ROWS;
 const PANEL_BYTES: usize = 480 << 10;
 /// Columns up to which a GPU makes a row of the result at a time.
 const FEW_COLUMNS: usize = super::mat_vec::MAX_COLUMNS;
+/// Tiles of many columns that are worth handing to a thread at once.
+const NEIGHBOURS: usize = 8;
 /// Multiply-adds worth handing to a thread at once: about 10 µs.
 const PIECE: usize = 1 << 20;
 
@@ -253,13 +255,22 @@ impl Product {
         let tiles = n.div_ceil(TILE);
         let panel = match self.kind {
             Kind::Float(_) => (PANEL_BYTES / (4 * k.max(1))).clamp(8, 512),
-            _ => (PANEL_BYTES / simd::act_row_bytes(k).max(64) / 12 * 12).clamp(12, 480),
+            _ => (PANEL_BYTES / simd::act_row_bytes(k).max(64) / 24 * 24).clamp(24, 120),
         };
         let panels = self.cols.div_ceil(panel);
         let items = tiles * panels * self.batches[0] * self.batches[1];
         let per_item = TILE * k.max(1) * panel.min(self.cols);
         // Few enough pieces to keep the counter quiet, enough of them that all threads end together.
-        let grain = (PIECE / per_item.max(1)).min(items / (threads * 4)).max(1);
+        let mut grain = PIECE / per_item.max(1);
+        if self.cols > 2 {
+            // Kernels take tiles in pairs; and several of them side by side make longer stretches of the result's
+            // rows, which otherwise, a power of two apart, would fall on the same few places of the caches.
+            grain = grain.max(NEIGHBOURS);
+        }
+        grain = grain.min(items / (threads * 4)).max(1);
+        if grain > 1 && self.cols > 2 {
+            grain = grain / 2 * 2;
+        }
         Kernel::new(items, grain, move |range, worker| {
             let mut at = range.start;
             while at < range.end {

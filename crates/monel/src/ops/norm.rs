@@ -1,6 +1,7 @@
 //! Norms of rows: the root mean square (Zhang and Sennrich, arXiv 1910.07467) and the layer norm (Ba et al.,
 //! arXiv 1607.06450), with their weights in the same pass.
 
+use super::unary::vectorized;
 use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::device::software::simd::{self, Isa};
@@ -118,13 +119,11 @@ impl Op for RmsNorm {
             let x = x.row::<f32>(r);
             let mean = sum_of_squares(worker.isa, x) / x.len().max(1) as f64;
             let factor = (1.0 / (mean + f64::from(eps)).sqrt()) as f32;
-            match &weight {
-                Some(weight) => {
-                    let weight = weight.row::<f32>(0);
-                    out.iter_mut().zip(x).zip(weight).for_each(|((o, x), w)| *o = x * factor * w);
-                }
+            let weight = weight.as_ref().map(|weight| weight.row::<f32>(0));
+            vectorized(worker.isa, || match weight {
+                Some(weight) => out.iter_mut().zip(x).zip(weight).for_each(|((o, x), w)| *o = x * factor * w),
                 None => out.iter_mut().zip(x).for_each(|(o, x)| *o = x * factor),
-            }
+            });
             Ok(())
         })]
     }

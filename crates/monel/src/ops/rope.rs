@@ -4,6 +4,7 @@
 //! Frequencies are computed in f64 when the kernel is built. A token's sines and cosines are computed once and used for
 //! all its heads; the angle is reduced in f64, so positions of a million lose nothing.
 
+use super::unary::vectorized;
 use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
 use crate::error::{Error, Result};
@@ -131,6 +132,7 @@ impl Rope {
         }
     }
 
+    #[inline(always)]
     fn turn(&self, x: &[f32], out: &mut [f32], sin: &[f32], cos: &[f32]) {
         let (x, kept) = x.split_at(self.dims);
         let (out, rest) = out.split_at_mut(self.dims);
@@ -157,7 +159,7 @@ impl Rope {
 
 /// Sine and cosine of an angle, to about 1e-7. The angle is reduced to a quarter turn in f64 (error 1e-16 of the angle),
 /// where the Taylor series are short; without branches, so that a loop becomes vector code.
-#[inline]
+#[inline(always)]
 fn sin_cos(angle: f64) -> (f32, f32) {
     /// Adding it leaves no bits behind the point; the whole number stands in the low bits.
     const SHIFT: f64 = 1.5 * (1u64 << 52) as f64;
@@ -234,23 +236,27 @@ impl Op for Rope {
         vec![Kernel::rows(tokens * batches, out.desc.nb[2] * 4, move |item, worker| {
             let (token, batch) = (item % tokens, item / tokens);
             let position = f64::from(positions.at::<i32>([token, 0, 0, 0]));
+            let isa = worker.isa;
             let (sin, cos) = worker.floats(2 * frequencies.len()).split_at_mut(frequencies.len());
-            let mut fill = |i: usize, angle: f64| {
-                let (s, c) = sin_cos(angle);
-                (sin[i], cos[i]) = (s * magnitude, c * magnitude);
-            };
-            match &factors {
-                None => frequencies.iter().enumerate().for_each(|(i, f)| fill(i, position * f)),
-                Some(factors) => {
-                    let factors = factors.row::<f32>(0);
-                    let both = frequencies.iter().zip(factors).enumerate();
-                    both.for_each(|(i, (f, factor))| fill(i, position * f / f64::from(*factor)));
+            vectorized(isa, || match &factors {
+                None => {
+                    for ((s, c), f) in sin.iter_mut().zip(cos.iter_mut()).zip(&frequencies) {
+                        let turn = sin_cos(position * f);
+                        (*s, *c) = (turn.0 * magnitude, turn.1 * magnitude);
+                    }
                 }
-            }
+                Some(factors) => {
+                    let both = frequencies.iter().zip(factors.row::<f32>(0));
+                    for ((s, c), (f, factor)) in sin.iter_mut().zip(cos.iter_mut()).zip(both) {
+                        let turn = sin_cos(position * f / f64::from(*factor));
+                        (*s, *c) = (turn.0 * magnitude, turn.1 * magnitude);
+                    }
+                }
+            });
             for head in 0..heads {
                 // SAFETY: all heads of a token belong to its item.
                 let out = unsafe { out.row_mut::<f32>(head + heads * item) };
-                rope.turn(x.row3(head, token, batch), out, sin, cos);
+                vectorized(isa, || rope.turn(x.row3(head, token, batch), out, sin, cos));
             }
             Ok(())
         })]

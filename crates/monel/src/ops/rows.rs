@@ -196,21 +196,27 @@ impl Op for SetRows {
     fn kernels(&self, call: &Call<'_>) -> Vec<Kernel> {
         let (rows, ids, place) = (call.inputs[1], call.inputs[2], call.output);
         let count = rows.desc.rows();
-        // Item p writes the destinations that leave the remainder p, in the order of the ids: a destination named twice
-        // belongs to one item, and its last row wins.
         let parts = count.min(call.threads.max(1) * 4);
         vec![Kernel::new(parts, 1, move |items, worker| {
             let [_, m, b2, _] = rows.desc.ne;
-            for r in 0..count {
-                let at = [r % m, r / m % b2, r / m / b2];
-                let to = row_number(id(&ids, at), &place.desc)?;
-                if items.contains(&(to % parts)) {
-                    let [_, r1, r2, _] = place.desc.ne;
-                    // SAFETY: the row belongs to the item `to % parts`.
-                    unsafe { write_row(worker.isa, &rows, r, &place, to + r1 * (at[1] + r2 * at[2]))? };
-                }
+            let [_, r1, r2, _] = place.desc.ne;
+            let write = |r: usize, at: [usize; 3], to: usize| {
+                // SAFETY: the row belongs to this item, as said below.
+                unsafe { write_row(worker.isa, &rows, r, &place, to + r1 * (at[1] + r2 * at[2])) }
+            };
+            let at = |r: usize| [r % m, r / m % b2, r / m / b2];
+            let number = |at: [usize; 3]| row_number(id(&ids, at), &place.desc);
+            if ascending(&ids) {
+                // No destination is named twice: an item writes a run of the rows.
+                let run = |i: usize| i * count / parts.max(1);
+                return (run(items.start)..run(items.end)).try_for_each(|r| write(r, at(r), number(at(r))?));
             }
-            Ok(())
+            // Item p writes the destinations that leave the remainder p, in the order of the ids: a destination named
+            // twice belongs to one item, and its last row wins.
+            (0..count).try_for_each(|r| {
+                let to = number(at(r))?;
+                if items.contains(&(to % parts)) { write(r, at(r), to) } else { Ok(()) }
+            })
         })]
     }
 
@@ -297,6 +303,17 @@ fn id(ids: &Input, [i, i2, i3]: [usize; 3]) -> i64 {
         DType::I64 => ids.at::<i64>(at),
         _ => i64::from(ids.at::<i32>(at)),
     }
+}
+
+/// Whether the ids of each row of ids only rise: the usual positions, and none twice.
+fn ascending(ids: &Input) -> bool {
+    if !ids.desc.has_dense_rows() {
+        return false;
+    }
+    (0..ids.desc.rows()).all(|r| match ids.desc.dtype {
+        DType::I64 => ids.row::<i64>(r).is_sorted_by(|a, b| a < b),
+        _ => ids.row::<i32>(r).is_sorted_by(|a, b| a < b),
+    })
 }
 
 /// Writes floats as row `r` of a place.

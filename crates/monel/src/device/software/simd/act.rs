@@ -73,39 +73,106 @@ pub fn quantize_act_row(isa: Isa, src: &[f32], dst: &mut [u8]) -> Result<(), Act
     Ok(())
 }
 
-/// The body of [`quantize_act_row`]; `dst` holds exactly the blocks.
+/// The body of [`quantize_act_row`]; `dst` holds exactly the blocks. Four blocks share the work across vectors.
 #[inline(always)]
 fn quantize<L: Lanes>(src: &[f32], dst: &mut [u8]) {
-    for (src, dst) in src.as_chunks::<BLOCK>().0.iter().zip(dst.as_chunks_mut::<ACT_BYTES>().0) {
-        // SAFETY: `dispatch!` runs this with L's instructions; all offsets stay inside the 32 values of `src`
-        // and the ACT_BYTES bytes of `dst`.
-        unsafe {
-            let at = |i: usize| L::load(src.as_ptr().add(i));
-            let largest = (0..BLOCK).step_by(L::N).fold(L::splat(0.0), |m, i| m.max_bits(at(i).abs()));
-            let largest = largest.reduce_max_bits();
-            let d = if largest.is_finite() { largest / 127.0 } else { f32::NAN };
-            let inverse = if largest.is_finite() && largest > 0.0 { 127.0 / largest } else { 0.0 };
-            // 127 / a subnormal overflows: such a block is all zeros at this precision.
-            let inverse = L::splat(if inverse.is_finite() { inverse } else { 0.0 });
-            let codes = dst.as_mut_ptr().cast::<i8>();
-            let mut sums = [0.0f32; 2];
-            for (half, sum) in sums.iter_mut().enumerate() {
-                let mut total = L::splat(0.0);
-                for i in (half * 16..half * 16 + 16).step_by(L::N) {
-                    // NaN and infinities only occur with d = NaN; their codes do not matter then.
-                    let steps = at(i).mul(inverse).round();
-                    steps.store_i8(codes.add(i));
-                    total = total.add(steps);
-                }
-                *sum = total.sum();
+    let (fours, rest) = src.as_chunks::<{ 4 * BLOCK }>();
+    let (to_fours, to_rest) = dst.split_at_mut(fours.len() * 4 * ACT_BYTES);
+    for (src, dst) in fours.iter().zip(to_fours.as_chunks_mut::<{ 4 * ACT_BYTES }>().0) {
+        // SAFETY: `dispatch!` runs this with L's instructions.
+        if !unsafe { four_blocks::<L>(src, dst) } {
+            for (src, dst) in src.as_chunks().0.iter().zip(dst.as_chunks_mut().0) {
+                // SAFETY: as above.
+                unsafe { one_block::<L>(src, dst) };
             }
-            let excess = sums.map(|sum| -128 * sum as i32);
-            let block = dst.as_mut_ptr().cast::<ActBlock>();
-            (&raw mut (*block).d).write_unaligned(d);
-            (&raw mut (*block).d_sum).write_unaligned(d * (sums[0] + sums[1]));
-            (&raw mut (*block).excess).write_unaligned(excess[0] + excess[1]);
-            (&raw mut (*block).excess_half).write_unaligned(excess);
         }
+    }
+    for (src, dst) in rest.as_chunks().0.iter().zip(to_rest.as_chunks_mut().0) {
+        // SAFETY: as above.
+        unsafe { one_block::<L>(src, dst) };
+    }
+}
+
+/// Largest values of blocks that need no second look: finite, and `127 / x` is too.
+const ORDINARY: std::ops::Range<f32> = 1e-30..f32::INFINITY;
+
+/// Four blocks at once, or false where one of them is out of the ordinary.
+#[inline(always)]
+unsafe fn four_blocks<L: Lanes>(src: &[f32; 4 * BLOCK], dst: &mut [u8; 4 * ACT_BYTES]) -> bool {
+    // SAFETY: the caller has L's instructions; all offsets stay inside `src` and `dst`.
+    unsafe {
+        let zero = L::splat(0.0);
+        let mut largest = [zero; 4];
+        for (b, largest) in largest.iter_mut().enumerate() {
+            for i in (0..BLOCK).step_by(L::N) {
+                *largest = L::load(src.as_ptr().add(b * BLOCK + i)).abs().max_bits(*largest);
+            }
+        }
+        let largest = L::max4_bits(largest);
+        let ordinary = |x: &f32| ORDINARY.contains(x);
+        // without short cuts, which would be branches
+        if !(ordinary(&largest[0]) & ordinary(&largest[1]) & ordinary(&largest[2]) & ordinary(&largest[3])) {
+            return false;
+        }
+        let (d, inverse) = (largest.map(|x| x / 127.0), largest.map(|x| 127.0 / x));
+        let mut sums = [[zero; 4]; 2];
+        for b in 0..4 {
+            let inverse = L::splat(inverse[b]);
+            for (half, sums) in sums.iter_mut().enumerate() {
+                for i in (half * 16..half * 16 + 16).step_by(L::N) {
+                    let steps = L::load(src.as_ptr().add(b * BLOCK + i)).mul(inverse).round();
+                    steps.store_i8(dst.as_mut_ptr().add(b * ACT_BYTES + i).cast());
+                    sums[b] = sums[b].add(steps);
+                }
+            }
+        }
+        let [first, second] = [L::sum4(sums[0]), L::sum4(sums[1])];
+        for b in 0..4 {
+            let block = dst.as_mut_ptr().add(b * ACT_BYTES).cast::<ActBlock>();
+            finish(block, d[b], [first[b], second[b]]);
+        }
+        true
+    }
+}
+
+/// One block, whatever it holds.
+#[inline(always)]
+unsafe fn one_block<L: Lanes>(src: &[f32; BLOCK], dst: &mut [u8; ACT_BYTES]) {
+    // SAFETY: as in `four_blocks`.
+    unsafe {
+        let at = |i: usize| L::load(src.as_ptr().add(i));
+        let largest = (0..BLOCK).step_by(L::N).fold(L::splat(0.0), |m, i| m.max_bits(at(i).abs()));
+        let largest = largest.reduce_max_bits();
+        let d = if largest.is_finite() { largest / 127.0 } else { f32::NAN };
+        let inverse = if largest.is_finite() && largest > 0.0 { 127.0 / largest } else { 0.0 };
+        // 127 / a subnormal overflows: such a block is all zeros at this precision.
+        let inverse = L::splat(if inverse.is_finite() { inverse } else { 0.0 });
+        let codes = dst.as_mut_ptr().cast::<i8>();
+        let mut sums = [0.0f32; 2];
+        for (half, sum) in sums.iter_mut().enumerate() {
+            let mut total = L::splat(0.0);
+            for i in (half * 16..half * 16 + 16).step_by(L::N) {
+                // NaN and infinities only occur with d = NaN; their codes do not matter then.
+                let steps = at(i).mul(inverse).round();
+                steps.store_i8(codes.add(i));
+                total = total.add(steps);
+            }
+            *sum = total.sum();
+        }
+        finish(dst.as_mut_ptr().cast(), d, sums);
+    }
+}
+
+/// Writes what stands beside the codes, from the scale and the sums of the halves' codes.
+#[inline(always)]
+unsafe fn finish(block: *mut ActBlock, d: f32, sums: [f32; 2]) {
+    let excess = sums.map(|sum| -128 * sum as i32);
+    // SAFETY: the caller's, of a whole block.
+    unsafe {
+        (&raw mut (*block).d).write_unaligned(d);
+        (&raw mut (*block).d_sum).write_unaligned(d * (sums[0] + sums[1]));
+        (&raw mut (*block).excess).write_unaligned(excess[0] + excess[1]);
+        (&raw mut (*block).excess_half).write_unaligned(excess);
     }
 }
 

@@ -7,6 +7,7 @@
 use super::pack::{TILE_ROWS, tile_bytes};
 use super::{Isa, Level};
 use crate::quant::{BlockType, with_format};
+use std::ops::Range;
 
 /// Packed weights of one group of tiles: small enough to stay in a second-level cache beside the activations.
 const GROUP_BYTES: usize = 256 << 10;
@@ -50,6 +51,49 @@ impl Product {
             }
         }
     }
+
+    /// Calls `f` with tile and columns for strips that cover the product: about equally wide, `wide` columns at most.
+    #[inline(always)]
+    pub fn for_each_strip(&self, wide: usize, mut f: impl FnMut(usize, Range<usize>)) {
+        let group = (GROUP_BYTES / self.tile_bytes.max(1)).max(1);
+        let strips = self.cols.div_ceil(wide);
+        for start in (0..self.tiles).step_by(group) {
+            for strip in 0..strips {
+                let cols = strip * self.cols / strips..(strip + 1) * self.cols / strips;
+                for tile in start..self.tiles.min(start + group) {
+                    f(tile, cols.clone());
+                }
+            }
+        }
+    }
+}
+
+impl Product {
+    /// Calls `f` with tile, tiles, first column and number of columns for blocks that cover the product: two tiles times
+    /// 4 to 8 columns, and one tile times 4, 2 or 1 where there are fewer columns or only one tile.
+    #[inline(always)]
+    pub fn for_each_block(&self, mut f: impl FnMut(usize, usize, usize, usize)) {
+        let group = (GROUP_BYTES / self.tile_bytes.max(1)).max(2) & !1;
+        let panels = self.cols.div_ceil(8);
+        for start in (0..self.tiles).step_by(group) {
+            let end = self.tiles.min(start + group);
+            let pairs = if self.cols < 4 { start } else { start + (end - start) / 2 * 2 };
+            for panel in 0..if pairs > start { panels } else { 0 } {
+                let (col, next) = (panel * self.cols / panels, (panel + 1) * self.cols / panels);
+                for tile in (start..pairs).step_by(2) {
+                    f(tile, 2, col, next - col);
+                }
+            }
+            let mut col = 0;
+            while pairs < end && col < self.cols {
+                let width = [4, 2, 1].into_iter().find(|&w| w <= self.cols - col).unwrap_or(1);
+                for tile in pairs..end {
+                    f(tile, 1, col, width);
+                }
+                col += width;
+            }
+        }
+    }
 }
 
 /// Matrix product of packed weights and quantized activations: `out[c * out_col_stride + r] = sum over i of
@@ -62,9 +106,9 @@ impl Product {
 ///
 /// A call is single-threaded and allocates nothing. Callers split by tiles and columns: with one column (decode)
 /// give each thread one contiguous range of tiles, of 100 KB and more; with many columns give each thread a range of
-/// tiles, and so many columns at a time that `act_stride` times their number stays below about half of the
-/// second-level cache (400 KB: 420 columns at k = 576, 55 at k = 4864). Multiples of 24 columns are best: panels have
-/// 12 columns on AVX-512 (4 to 12 without VNNI), 24 on AVX2, 4 on NEON. Calls on disjoint tiles or columns may run at the same time.
+/// several tiles, an even number, and so many columns at a time that `act_stride` times their number stays below about half
+/// of the second-level cache (400 KB: 420 columns at k = 576, 55 at k = 4864). Multiples of 24 columns are best: panels
+/// have 8 columns on AVX-512 (4 to 12 without VNNI), 24 on AVX2, 4 on NEON. Calls on disjoint tiles or columns may run at the same time.
 ///
 /// Float types are not packed; for them, and for a `k` that is no multiple of the type's block or of 32, nothing is
 /// computed and `false` returned.

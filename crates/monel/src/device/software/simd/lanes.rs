@@ -40,6 +40,18 @@ pub(super) trait Lanes: Copy {
     unsafe fn sum(self) -> f32;
     unsafe fn reduce_max(self) -> f32;
     unsafe fn reduce_max_bits(self) -> f32;
+    /// The sums of four vectors.
+    #[inline(always)]
+    unsafe fn sum4([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        // SAFETY: passed on to the caller.
+        unsafe { [a.sum(), b.sum(), c.sum(), d.sum()] }
+    }
+    /// The largest bit patterns of four vectors.
+    #[inline(always)]
+    unsafe fn max4_bits([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        // SAFETY: passed on to the caller.
+        unsafe { [a.reduce_max_bits(), b.reduce_max_bits(), c.reduce_max_bits(), d.reduce_max_bits()] }
+    }
     /// Stores lanes that are integers in -127..=127 as bytes.
     unsafe fn store_i8(self, p: *mut i8);
 

@@ -6,7 +6,7 @@
 // Loops over registers run over their numbers: with constant bounds they are unrolled into straight code.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::{SumFour, exp2, sub};
+use super::lanes::{exp2, sub};
 use super::{CellRows, CellType};
 use crate::device::software::simd::lanes::Lanes;
 use crate::device::software::simd::prefetch_line;
@@ -355,7 +355,7 @@ pub(super) unsafe fn soft_cap<V: Lanes>(x: *mut f32, len: usize, limit: f32) {
 
 /// `out[head * out_step + cell] = q[head] · row[cell]`.
 #[inline(always)]
-pub(super) unsafe fn dots<V: SumFour>(
+pub(super) unsafe fn dots<V: Lanes>(
     q: *const f32,
     heads: usize,
     rows: CellRows<'_>,
@@ -381,7 +381,7 @@ pub(super) unsafe fn dots<V: SumFour>(
 }
 
 #[inline(always)]
-unsafe fn dots_of<V: SumFour, S: Source, const HEADS: usize>(
+unsafe fn dots_of<V: Lanes, S: Source, const HEADS: usize>(
     q: *const f32,
     rows: CellRows<'_>,
     out: *mut f32,

@@ -13,7 +13,7 @@ mod kernels;
 mod lanes;
 
 use super::Isa;
-use super::lanes::dispatch;
+use super::lanes::{Lanes, dispatch};
 use std::marker::PhantomData;
 
 /// Lanes are handled in groups of this many.
@@ -108,7 +108,7 @@ impl<'a> CellRows<'a> {
 macro_rules! run {
     ($isa:expr, $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         #[inline(always)]
-        fn body<V: lanes::SumFour>($($arg: $ty),*) $(-> $ret)? {
+        fn body<V: Lanes>($($arg: $ty),*) $(-> $ret)? {
             // SAFETY: the lengths were checked by the function that holds this one; `dispatch!` provides the
             // instructions.
             unsafe { kernels::$name::<V>($($arg),*) }
@@ -226,7 +226,7 @@ pub fn widen_q4_0(isa: Isa, row: &[u8], to: &mut [f32]) {
 // The compiler turns this loop into vector code for the instruction set of the function it is inlined into.
 
 #[inline(always)]
-fn q4_0<V: lanes::SumFour>(row: &[u8], to: &mut [f32]) {
+fn q4_0<V: Lanes>(row: &[u8], to: &mut [f32]) {
     for (block, to) in row.as_chunks::<18>().0.iter().zip(to.as_chunks_mut::<32>().0) {
         let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
         let (low, high) = to.split_at_mut(16);

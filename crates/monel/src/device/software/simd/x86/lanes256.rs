@@ -141,6 +141,33 @@ impl Lanes for F32x8 {
         }
     }
     #[inline(always)]
+    unsafe fn sum4([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        // SAFETY: see above; a register is as large as its floats.
+        unsafe {
+            let all = _mm256_hadd_ps(_mm256_hadd_ps(a.0, b.0), _mm256_hadd_ps(c.0, d.0));
+            let sums = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps::<1>(all));
+            std::mem::transmute::<__m128, [f32; 4]>(sums)
+        }
+    }
+    #[inline(always)]
+    unsafe fn max4_bits([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        // SAFETY: see above; a register is as large as its floats.
+        unsafe {
+            let [a, b, c, d] = [
+                _mm256_castps_si256(a.0),
+                _mm256_castps_si256(b.0),
+                _mm256_castps_si256(c.0),
+                _mm256_castps_si256(d.0),
+            ];
+            // pairs within each 128-bit half, then the halves
+            let ab = _mm256_max_epu32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            let cd = _mm256_max_epu32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+            let all = _mm256_max_epu32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+            let most = _mm_max_epu32(_mm256_castsi256_si128(all), _mm256_extracti128_si256::<1>(all));
+            std::mem::transmute::<__m128i, [f32; 4]>(most)
+        }
+    }
+    #[inline(always)]
     unsafe fn store_i8(self, p: *mut i8) {
         // SAFETY: see above.
         unsafe {

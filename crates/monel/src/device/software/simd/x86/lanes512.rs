@@ -132,6 +132,41 @@ impl Lanes for F32x16 {
         f32::from_bits(unsafe { _mm512_reduce_max_epu32(_mm512_castps_si512(self.0)) })
     }
     #[inline(always)]
+    unsafe fn sum4([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        // SAFETY: see above; a register is as large as its floats.
+        unsafe {
+            let [a, b, c, d] = [a.0, b.0, c.0, d.0];
+            // pairs within each 128-bit group, then the four groups
+            let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+            let low = _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd);
+            let high = _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd);
+            let all = _mm512_add_ps(low, high);
+            let half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps::<1>(all));
+            let sums = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+            std::mem::transmute::<__m128, [f32; 4]>(sums)
+        }
+    }
+    #[inline(always)]
+    unsafe fn max4_bits([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        // SAFETY: see above; a register is as large as its floats.
+        unsafe {
+            let [a, b, c, d] = [
+                _mm512_castps_si512(a.0),
+                _mm512_castps_si512(b.0),
+                _mm512_castps_si512(c.0),
+                _mm512_castps_si512(d.0),
+            ];
+            // pairs within each 128-bit group, then the four groups
+            let ab = _mm512_max_epu32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            let cd = _mm512_max_epu32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+            let all = _mm512_max_epu32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+            let half = _mm256_max_epu32(_mm512_castsi512_si256(all), _mm512_extracti32x8_epi32::<1>(all));
+            let most = _mm_max_epu32(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
+            std::mem::transmute::<__m128i, [f32; 4]>(most)
+        }
+    }
+    #[inline(always)]
     unsafe fn store_i8(self, p: *mut i8) {
         // SAFETY: see above.
         unsafe { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(self.0))) }

@@ -7,7 +7,11 @@
 //! overflow: they run as magnitude times signed activation, widened at once.
 //!
 //! Sixteen registers hold the sums of few columns, too few to pay for unpacking the weights. So each unpacked segment
-//! serves several panels of columns in turn, and the totals go through the first-level cache.
+//! serves several panels of columns in turn, and the totals go through the first-level cache. Both halves of a tile meet
+//! an activation that is loaded once: the two loads of a cycle are what would be short otherwise.
+
+// As in `avx512::vnni`: unrolled loops over registers.
+#![allow(clippy::needless_range_loop)]
 
 mod q4;
 mod q5;
@@ -66,73 +70,86 @@ const PANELS: usize = 6;
 /// How far ahead of the decode path's reads memory is asked for.
 const AHEAD: usize = 2048;
 
-/// `HALVES` halves of a tile, from half `first` on, times `PANELS` panels of `NC` columns.
+/// The codes of a segment: those of both halves, group by group.
+type Codes = [[__m256i; 2]; 8];
+
+/// A tile times `panels` panels of `NC` columns, from column `col` on; a panel that would reach past the last column
+/// ends there.
 ///
 /// # Safety
-/// As [`super::super::gemm_packed`], for these halves of tile `tile` and columns `col..col + NC * PANELS`.
+/// As [`super::super::gemm_packed`], for tile `tile`; at least `NC` columns, and at most `MOST` panels.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn halves_by_columns<U: Unpack, const HALVES: usize, const NC: usize, const PANELS: usize>(
+unsafe fn tile_by_panels<U: Unpack, const MOST: usize, const NC: usize>(
     p: &Product,
     tile: usize,
-    first: usize,
     col: usize,
+    panels: usize,
 ) {
+    let first_of = |panel: usize| (col + panel * NC).min(p.cols - NC);
     // SAFETY: offsets stay inside the tile, the columns' rows and the valid rows of the output.
     unsafe {
         let mut w = p.w.add(tile * p.tile_bytes);
-        let mut acts = p.acts.add(col * p.act_stride);
-        let mut totals = [[[_mm256_setzero_ps(); NC]; PANELS]; HALVES];
+        let mut acts = [std::ptr::null::<u8>(); MOST];
+        for (panel, acts) in acts[..panels].iter_mut().enumerate() {
+            *acts = p.acts.add(first_of(panel) * p.act_stride);
+        }
+        let mut totals = [[[_mm256_setzero_ps(); NC]; 2]; MOST];
+        // Later panels find the weights in a cache.
+        let from_memory = MOST == 1 || col == 0;
         for _ in 0..p.k / U::VALUES {
             for segment in 0..U::SEGMENTS {
-                if PANELS == 1 {
+                if from_memory {
                     let ahead = w.wrapping_add(Layout::<U>::low(segment) + AHEAD);
                     for line in 0..Layout::<U>::SEGMENT_BYTES.div_ceil(64) {
                         _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64 * line).cast());
                     }
                 }
-                for (half, totals) in (first..).zip(&mut totals) {
-                    let scales = scales::<U>(w, segment, half);
-                    let mut codes = [[_mm256_setzero_si256(); 2]; 4];
-                    for (pair, codes) in codes[..Layout::<U>::GROUPS / 2].iter_mut().enumerate() {
-                        *codes = U::pair(w, segment, pair, half);
-                    }
-                    for (panel, totals) in totals.iter_mut().enumerate() {
-                        let acts = acts.add(panel * NC * p.act_stride);
-                        add::<U, NC>(&codes, scales, segment, acts, p.act_stride, totals);
-                    }
+                let scales = [scales::<U>(w, segment, 0), scales::<U>(w, segment, 1)];
+                let mut codes: Codes = [[_mm256_setzero_si256(); 2]; 8];
+                for pair in 0..Layout::<U>::GROUPS / 2 {
+                    let [low, high] = [U::pair(w, segment, pair, 0), U::pair(w, segment, pair, 1)];
+                    codes[2 * pair] = [low[0], high[0]];
+                    codes[2 * pair + 1] = [low[1], high[1]];
                 }
-                if (segment + 1) * U::SEGMENT % BLOCK == 0 {
-                    acts = acts.add(ACT_BYTES);
+                let next = if (segment + 1) * U::SEGMENT % BLOCK == 0 { ACT_BYTES } else { 0 };
+                for (acts, totals) in acts[..panels].iter_mut().zip(&mut totals) {
+                    add::<U, NC>(&codes, &scales, segment, *acts, p.act_stride, totals);
+                    *acts = acts.add(next);
                 }
             }
             w = w.add(Layout::<U>::BLOCK_BYTES);
         }
-        for (half, totals) in (first..).zip(&totals) {
-            let rows = p.rows_of(tile).saturating_sub(8 * half).min(8);
-            for (c, &total) in totals.as_flattened().iter().enumerate() {
-                // Not dereferenced where the half has no rows.
-                let to = p.out.wrapping_add((col + c) * p.out_stride + tile * TILE_ROWS + 8 * half);
-                if rows == 8 {
-                    _mm256_storeu_ps(to, total);
-                } else {
-                    let mut eight = [0f32; 8];
-                    _mm256_storeu_ps(eight.as_mut_ptr(), total);
-                    std::ptr::copy_nonoverlapping(eight.as_ptr(), to, rows);
+        for (panel, totals) in totals[..panels].iter().enumerate() {
+            for (half, totals) in totals.iter().enumerate() {
+                let rows = p.rows_of(tile).saturating_sub(8 * half).min(8);
+                for (c, &total) in totals.iter().enumerate() {
+                    // Not dereferenced where the half has no rows.
+                    let to = p
+                        .out
+                        .wrapping_add((first_of(panel) + c) * p.out_stride + tile * TILE_ROWS + 8 * half);
+                    if rows == 8 {
+                        _mm256_storeu_ps(to, total);
+                    } else {
+                        let mut eight = [0f32; 8];
+                        _mm256_storeu_ps(eight.as_mut_ptr(), total);
+                        std::ptr::copy_nonoverlapping(eight.as_ptr(), to, rows);
+                    }
                 }
             }
         }
     }
 }
 
-/// Adds one segment's products with `NC` columns, whose activation blocks begin at `acts`.
+/// Adds one segment's products with `NC` columns, whose activation blocks begin at `acts`. Both halves multiply an
+/// activation that is loaded once.
 #[inline(always)]
 unsafe fn add<U: Unpack, const NC: usize>(
-    codes: &[[__m256i; 2]; 4],
-    (scale, min): (__m256, __m256),
+    codes: &Codes,
+    scales: &[(__m256, __m256); 2],
     segment: usize,
     acts: *const u8,
     stride: usize,
-    totals: &mut [__m256; NC],
+    totals: &mut [[__m256; NC]; 2],
 ) {
     // SAFETY: the caller's: AVX2, and an activation block in each of the columns.
     unsafe {
@@ -144,46 +161,52 @@ unsafe fn add<U: Unpack, const NC: usize>(
         let float =
             |c: usize, at: usize| _mm256_set1_ps(acts.add(c * stride + at).cast::<f32>().read_unaligned());
 
-        let mut sums = [_mm256_setzero_si256(); NC];
-        let mut narrow = [_mm256_setzero_si256(); NC];
-        for group in 0..Layout::<U>::GROUPS {
-            let codes = codes[group / 2][group % 2];
-            for (c, (sum, narrow)) in sums.iter_mut().zip(&mut narrow).enumerate() {
+        let mut sums = [[_mm256_setzero_si256(); NC]; 2];
+        let mut narrow = [[_mm256_setzero_si256(); NC]; 2];
+        for (group, codes) in codes[..Layout::<U>::GROUPS].iter().enumerate() {
+            for c in 0..NC {
                 let x = int(c, first + 4 * group);
-                if U::WIDEN == 1 {
-                    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
-                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
-                    continue;
-                }
-                let pairs = _mm256_maddubs_epi16(codes, x);
-                *narrow =
-                    if group.is_multiple_of(U::WIDEN) { pairs } else { _mm256_add_epi16(*narrow, pairs) };
-                if (group + 1).is_multiple_of(U::WIDEN) {
-                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*narrow, ones));
+                for half in 0..2 {
+                    let (sum, narrow, codes) = (&mut sums[half][c], &mut narrow[half][c], codes[half]);
+                    if U::WIDEN == 1 {
+                        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
+                        continue;
+                    }
+                    let pairs = _mm256_maddubs_epi16(codes, x);
+                    *narrow =
+                        if group.is_multiple_of(U::WIDEN) { pairs } else { _mm256_add_epi16(*narrow, pairs) };
+                    if (group + 1).is_multiple_of(U::WIDEN) {
+                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*narrow, ones));
+                    }
                 }
             }
         }
-        for (c, (total, mut sum)) in totals.iter_mut().zip(sums).enumerate() {
-            if !U::HAS_MIN && U::WIDEN > 1 {
-                let excess = match (U::SEGMENT == BLOCK, first) {
-                    (true, _) => int(c, offset_of!(ActBlock, excess)),
-                    (false, 0) => int(c, offset_of!(ActBlock, excess_half)),
-                    (false, _) => int(c, offset_of!(ActBlock, excess_half) + 4),
-                };
-                // From excess-128 to the code's own centre.
-                let offset = match U::BITS {
-                    4 => _mm256_srai_epi32::<4>(excess),
-                    5 => _mm256_srai_epi32::<3>(excess),
-                    _ => _mm256_srai_epi32::<2>(excess),
-                };
-                sum = _mm256_add_epi32(sum, offset);
+        for c in 0..NC {
+            let d = float(c, offset_of!(ActBlock, d));
+            for half in 0..2 {
+                let (mut sum, (scale, min)) = (sums[half][c], scales[half]);
+                if !U::HAS_MIN && U::WIDEN > 1 {
+                    let excess = match (U::SEGMENT == BLOCK, first) {
+                        (true, _) => int(c, offset_of!(ActBlock, excess)),
+                        (false, 0) => int(c, offset_of!(ActBlock, excess_half)),
+                        (false, _) => int(c, offset_of!(ActBlock, excess_half) + 4),
+                    };
+                    // From excess-128 to the code's own centre.
+                    let offset = match U::BITS {
+                        4 => _mm256_srai_epi32::<4>(excess),
+                        5 => _mm256_srai_epi32::<3>(excess),
+                        _ => _mm256_srai_epi32::<2>(excess),
+                    };
+                    sum = _mm256_add_epi32(sum, offset);
+                }
+                let total = totals[half][c];
+                let mut new = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(scale, d), total);
+                if U::HAS_MIN {
+                    new = _mm256_fmadd_ps(min, float(c, offset_of!(ActBlock, d_sum)), new);
+                }
+                totals[half][c] = new; // once: it lies in memory
             }
-            let scale = _mm256_mul_ps(scale, float(c, offset_of!(ActBlock, d)));
-            let mut new = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, *total);
-            if U::HAS_MIN {
-                new = _mm256_fmadd_ps(min, float(c, offset_of!(ActBlock, d_sum)), new);
-            }
-            *total = new; // once: it lies in memory
         }
     }
 }
@@ -193,25 +216,30 @@ unsafe fn add<U: Unpack, const NC: usize>(
 /// # Safety
 /// As [`super::super::gemm_packed`]; the machine has AVX2, FMA and F16C.
 pub(in super::super) unsafe fn gemm(ty: BlockType, p: &Product) {
-    const WIDE: usize = PANEL * PANELS;
-    with_format!(ty, F => p.for_each_piece(&[WIDE, PANEL, 2, 1], |tile, col, columns| {
-        // SAFETY: the caller's promise; the pieces lie inside the product.
-        unsafe {
-            match columns {
-                WIDE | PANEL => {
-                    for half in 0..p.rows_of(tile).div_ceil(8) {
-                        match columns {
-                            WIDE => halves_by_columns::<F, 1, PANEL, PANELS>(p, tile, half, col),
-                            _ => halves_by_columns::<F, 1, PANEL, 1>(p, tile, half, col),
-                        }
+    with_format!(ty, F => {
+        if p.cols < PANEL {
+            // Few columns are about reading memory: once, and whole cache lines.
+            return p.for_each_piece(&[2, 1], |tile, col, columns| {
+                // SAFETY: the caller's promise; the pieces lie inside the product.
+                unsafe {
+                    match columns {
+                        2 => tile_by_panels::<F, 1, 2>(p, tile, col, 1),
+                        _ => tile_by_panels::<F, 1, 1>(p, tile, col, 1),
                     }
                 }
-                // Few columns are about reading memory: once, and whole cache lines.
-                2 => halves_by_columns::<F, 2, 2, 1>(p, tile, 0, col),
-                _ => halves_by_columns::<F, 2, 1, 1>(p, tile, 0, col),
-            }
+            });
         }
-    }), else {});
+        p.for_each_strip(PANEL * PANELS, |tile, cols| {
+            let panels = cols.len().div_ceil(PANEL);
+            // SAFETY: as above.
+            unsafe {
+                match panels {
+                    1 => tile_by_panels::<F, 1, PANEL>(p, tile, cols.start, 1),
+                    _ => tile_by_panels::<F, PANELS, PANEL>(p, tile, cols.start, panels),
+                }
+            }
+        });
+    }, else {});
 }
 
 /// The 32 bytes at `p`.
