@@ -233,6 +233,7 @@ pub(in super::super) unsafe fn gemm(ty: BlockType, p: &Product) {
             let panels = cols.len().div_ceil(PANEL);
             // SAFETY: as above.
             unsafe {
+                p.claim(tile, 1, cols.clone());
                 match panels {
                     1 => tile_by_panels::<F, 1, PANEL>(p, tile, cols.start, 1),
                     _ => tile_by_panels::<F, PANELS, PANEL>(p, tile, cols.start, panels),

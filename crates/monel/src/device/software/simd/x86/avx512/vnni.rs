@@ -109,6 +109,9 @@ pub(in super::super::super) unsafe fn gemm(ty: BlockType, p: &Product) {
     with_format!(ty, F => p.for_each_block(|tile, tiles, col, columns| {
         // SAFETY: the caller's promise; the pieces lie inside the product.
         unsafe {
+            if columns >= 4 {
+                p.claim(tile, tiles, col..col + columns);
+            }
             match (tiles, columns) {
                 (2, 8) => tiles_by_columns::<F, 2, 8>(p, tile, col),
                 (2, 7) => tiles_by_columns::<F, 2, 7>(p, tile, col),
