@@ -7,7 +7,6 @@
 use super::pack::{TILE_ROWS, tile_bytes};
 use super::{Isa, Level};
 use crate::quant::{BlockType, with_format};
-use std::ops::Range;
 
 /// Packed weights of one group of tiles: small enough to stay in a second-level cache beside the activations.
 const GROUP_BYTES: usize = 256 << 10;
@@ -51,12 +50,15 @@ impl Product {
             }
         }
     }
+}
 
+/// What only the kernels of x86-64 ask for.
+#[cfg(target_arch = "x86_64")]
+impl Product {
     /// Asks to own the lines that the results of these tiles and columns will be stored to. A store that has to wait for
     /// its line holds up all that follow, totals in the first-level cache among them.
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub fn claim(&self, tile: usize, tiles: usize, cols: Range<usize>) {
+    pub fn claim(&self, tile: usize, tiles: usize, cols: std::ops::Range<usize>) {
         for c in cols {
             for tile in tile..tile + tiles {
                 let line = self.out.wrapping_add(c * self.out_stride + tile * TILE_ROWS);
@@ -70,7 +72,7 @@ impl Product {
 
     /// Calls `f` with tile and columns for strips that cover the product: about equally wide, `wide` columns at most.
     #[inline(always)]
-    pub fn for_each_strip(&self, wide: usize, mut f: impl FnMut(usize, Range<usize>)) {
+    pub fn for_each_strip(&self, wide: usize, mut f: impl FnMut(usize, std::ops::Range<usize>)) {
         let group = (GROUP_BYTES / self.tile_bytes.max(1)).max(1);
         let strips = self.cols.div_ceil(wide);
         for start in (0..self.tiles).step_by(group) {
