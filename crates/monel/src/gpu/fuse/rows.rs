@@ -51,7 +51,9 @@ pub(super) fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Disp
     let Some(first) = members.first() else { return no("nothing") };
     let (x, ne) = (&first.inputs[0], first.output.desc.ne);
     let (n, rows) = (ne[0], first.output.desc.rows());
-    if !n.is_multiple_of(32) || n > LONGEST || n == 0 {
+    // Blocks of eight bits are 32 long.
+    let blocks = members.iter().any(|m| m.output.desc.dtype == DType::Q8P);
+    if !n.is_multiple_of(if blocks { 32 } else { 4 }) || n > LONGEST || n == 0 {
         return no("the length of rows");
     }
     let quads = n / 4;
