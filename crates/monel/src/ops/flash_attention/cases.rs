@@ -8,6 +8,9 @@ use crate::tensor::DType;
 /// converted cells, so the type of K and V does not matter.
 const TOLERANCE: Tolerance = Tolerance::Nmse(1e-10);
 
+/// Devices with matrices round queries and weights to f16 where there are many tokens and the cells are F16.
+const ROUNDED: Tolerance = Tolerance::Nmse(1e-6);
+
 /// Sizes of one case.
 #[derive(Clone, Copy)]
 struct Size {
@@ -38,8 +41,12 @@ impl Size {
         FlashAttention { scale: 1.0 / (self.head as f32).sqrt(), softcap: None, masking }
     }
 
+    fn tolerance(self, cells: DType) -> Tolerance {
+        if cells == DType::F16 && self.tokens >= 16 { ROUNDED } else { TOLERANCE }
+    }
+
     fn plain(self, dtype: DType) -> Case {
-        Case::new(self.op(Masking::None), dtype, self.operands(dtype, dtype), TOLERANCE)
+        Case::new(self.op(Masking::None), dtype, self.operands(dtype, dtype), self.tolerance(dtype))
     }
 
     /// The tokens stand at positions `first ..`.
@@ -51,7 +58,7 @@ impl Size {
     fn at_positions(self, dtype: DType, positions: &[i64], window: Option<usize>) -> Case {
         let mut operands = self.operands(dtype, dtype);
         operands.push(Operand::ints(positions));
-        Case::new(self.op(Masking::Causal { window }), dtype, operands, TOLERANCE)
+        Case::new(self.op(Masking::Causal { window }), dtype, operands, self.tolerance(dtype))
     }
 
     fn masked(self, k: DType, mask: Operand) -> Case {
@@ -121,6 +128,11 @@ pub(crate) fn cases() -> Vec<Case> {
         (size(64, 7, 16, 1, 300), 0, Some(40)),
         (size(96, 1, 4, 2, 260), 255, None),
         (size(256, 1, 4, 1, 900), 890, Some(512)),
+        // matrices: rows of one and of several heads in a tile, scores that grow late, part tiles of cells
+        (size(128, 200, 8, 2, 700), 480, None),
+        (size(128, 64, 3, 3, 64), 0, None),
+        (size(80, 50, 6, 2, 333), 283, Some(65)),
+        (size(16, 17, 4, 4, 40), 11, None),
         // larger than what kernels keep at hand
         (size(1100, 2, 2, 1, 30), 20, None),
     ] {
@@ -144,17 +156,19 @@ pub(crate) fn cases() -> Vec<Case> {
         // cells as a part of a longer cache
         let mut operands = s.operands(DType::F16, DType::F16);
         operands[1] = Operand::normal(DType::F16, &[64, 210, 2]).slice(1, 7, 200);
-        cases.push(Case::new(s.op(Masking::None), DType::F16, operands, TOLERANCE));
+        cases.push(Case::new(s.op(Masking::None), DType::F16, operands, s.tolerance(DType::F16)));
         // a soft cap that bends: the tanh cancels to about 1e-6 of the cap
         let capped = FlashAttention { scale: 1.0, softcap: Some(6.0), masking: Masking::None };
         let operands = s.operands(DType::F16, DType::F16);
-        cases.push(Case::new(capped, DType::F16, operands, Tolerance::Nmse(1e-9)));
+        let tolerance = if tokens < 16 { Tolerance::Nmse(1e-9) } else { ROUNDED };
+        cases.push(Case::new(capped, DType::F16, operands, tolerance));
         // large scores: one cell takes it all
         let sharp = FlashAttention { scale: 20.0, softcap: None, masking: Masking::None };
         let operands = s.operands(DType::F32, DType::F32);
         // scores near 1,000 are rounded to 1e-4
         cases.push(Case::new(sharp, DType::F32, operands, Tolerance::Nmse(1e-7)));
     }
+    cases.extend([growing(1), growing(40)]);
     cases.extend(mask_cases());
     cases
 }
@@ -189,10 +203,12 @@ fn mask_cases() -> Vec<Case> {
         case.inputs[1] = spoilt(1);
         case.inputs[2] = spoilt(2);
         cases.push(case);
-        let mut case = s.causal(DType::F32, 38 - 38 / tokens, None);
-        case.inputs[1] = beyond(38 + tokens, 3);
-        case.inputs[2] = beyond(38 + tokens, 4);
-        cases.push(case);
+        for dtype in [DType::F32, DType::F16] {
+            let mut case = s.causal(dtype, 38 - 38 / tokens, None);
+            case.inputs[1] = beyond(dtype, 38 + tokens, 3);
+            case.inputs[2] = beyond(dtype, 38 + tokens, 4);
+            cases.push(case);
+        }
         // batches, K and V shared by two of four, the mask by all
         let batched =
             |dtype, ne: [usize; 3], batches| Operand::normal(dtype, &[ne[0], ne[1], ne[2], batches]);
@@ -208,10 +224,23 @@ fn mask_cases() -> Vec<Case> {
     cases
 }
 
+/// Scores that grow from cell to cell, from 0 to some 90: what was summed up before has to be scaled again and again.
+fn growing(tokens: usize) -> Case {
+    let s = size(64, tokens, 2, 1, 300);
+    let mut operands = s.operands(DType::F32, DType::F16);
+    operands[0].fill = Fill::Uniform(1.0, 2.0);
+    let noise = |i: usize| ((i * 37) % 101) as f64 / 50.0 - 1.0;
+    let keys = (0..64 * 300).map(|i| (i / 64) as f64 * 0.003 + noise(i) * 0.5).collect();
+    operands[1].fill = Fill::Values(keys);
+    let op = FlashAttention { scale: 1.0, softcap: None, masking: Masking::None };
+    // rounding to f16 moves scores of 90 by some thousandths
+    Case::new(op, DType::F16, operands, Tolerance::Nmse(if tokens < 16 { 1e-9 } else { 1e-4 }))
+}
+
 /// A cache of 90 cells that was never written from cell `from` on.
-fn beyond(from: usize, seed: usize) -> Operand {
+fn beyond(dtype: DType, from: usize, seed: usize) -> Operand {
     let value = |i: usize| if i / 16 < from { ((i * 37 + seed) % 101) as f64 / 50.0 - 1.0 } else { f64::NAN };
-    Operand::normal(DType::F32, &[16, 90, 1]).fill(Fill::Values((0..16 * 90).map(value).collect()))
+    Operand::normal(dtype, &[16, 90, 1]).fill(Fill::Values((0..16 * 90).map(value).collect()))
 }
 
 #[cfg(test)]

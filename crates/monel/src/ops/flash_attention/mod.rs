@@ -12,6 +12,7 @@ mod decode;
 mod decode_fresh;
 mod decode_shader;
 mod decode_text;
+mod matrices;
 mod operands;
 mod prefill;
 mod shader;

@@ -1,7 +1,7 @@
-//! Attention on a GPU: few tokens by parts of the cells (`decode_shader`), many by tiles (`tiles`), everything else by a
-//! workgroup for each query row.
+//! Attention on a GPU: few tokens by parts of the cells (`decode_shader`), many with matrices (`matrices`) or in tiles
+//! (`tiles`), everything else by a workgroup for each query row.
 
-use super::{FlashAttention, Masking, decode_shader, tiles};
+use super::{FlashAttention, Masking, decode_shader, matrices, tiles};
 use crate::gpu::{Dispatch, GpuCall, Shader};
 
 /// Invocations of a workgroup, and cells it looks at together.
@@ -10,10 +10,8 @@ const THREADS: usize = 64;
 const LARGE: usize = 1024;
 
 pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
-    match decode_shader::shader(op, call) {
-        Some(dispatches) => dispatches,
-        None => tiles::shader(op, call).unwrap_or_else(|| rows(op, call)),
-    }
+    let best = decode_shader::shader(op, call).or_else(|| matrices::shader(op, call));
+    best.or_else(|| tiles::shader(op, call)).unwrap_or_else(|| rows(op, call))
 }
 
 /// Operands and numbers that every kernel of attention over whole rows has.
