@@ -1,5 +1,7 @@
 //! Every way to cut the work: compiled for a large device, and run on the one at hand.
 
+#![allow(clippy::unwrap_used, reason = "a test's way to fail")]
+
 use super::*;
 use crate::check::{self, Case, Tolerance};
 use crate::device::vulkan;
