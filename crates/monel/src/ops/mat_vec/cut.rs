@@ -36,21 +36,26 @@ impl Cut {
             let threads = if quantizes { lanes.max(8) } else { lanes };
             return Cut { rows: 1, steps: 1, lanes, threads };
         }
-        let matrices = if product.gated.is_some() { 2 } else { 1 };
+        let gated = product.gated.is_some();
+        let matrices = if gated { 2 } else { 1 };
+        let planar = matches!(w.dtype, DType::Planar(_));
+        // Measured on an H200 with one column. Floats are bound by reading, whatever the rows; of codes more rows share
+        // what taking x apart costs, and two turns or more let one row's reduction hide behind the next one's reads.
         let rows = match n * lanes / BUSY {
-            _ if cols > 2 => 1,
-            4.. if matrices * cols == 1 => 4,
+            _ if cols > 2 || gated && !planar => 1,
             2.. => 2,
             _ => 1,
         };
+        let turns = groups.div_ceil(lanes).max(1);
         let most = match cols {
+            1..=2 if planar && !gated && rows == 1 => 1,
+            1..=2 if planar && !gated => 2.min(turns / 2).max(1),
             1..=2 => 8 / (rows * matrices),
             3..=4 => 2,
             _ => 1,
         };
         // As many turns as with the most steps, but evenly filled.
-        let each = groups.div_ceil(lanes).max(1);
-        let steps = each.div_ceil(each.div_ceil(most.min(4)));
+        let steps = turns.div_ceil(turns.div_ceil(most.min(4)));
         let threads = match quantizes {
             true if n <= 4096 => 1024.min(32 * lanes),
             // Sixteen subgroups: four such workgroups fill a multiprocessor with reads in flight.
