@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 
 /// Unfinished submissions of one stream with which a transfer waits for the oldest: it bounds the memory that transfers
 /// in flight hold, and is far more than a device needs to stay busy.
-pub const MAX_OUTSTANDING: usize = 1024;
+pub const MAX_OUTSTANDING: usize = 256;
 
 /// A lane into a device's queue. Dropping it waits for its work.
 pub struct Stream {

@@ -57,6 +57,8 @@ pub struct Operand {
     pub view: View,
     /// What it is filled with.
     pub fill: Fill,
+    /// Whether the memory begins at a multiple of 64 bytes, and not where no more than the type's own alignment holds.
+    pub aligned: bool,
 }
 
 /// How an operand looks at its memory.
@@ -116,18 +118,23 @@ impl std::fmt::Display for Tolerance {
 impl Operand {
     /// A whole tensor of normal numbers.
     pub fn normal(dtype: DType, ne: &[usize]) -> Operand {
-        Operand { dtype, ne: ne.to_vec(), view: View::Whole, fill: Fill::Normal(1.0) }
+        Operand { dtype, ne: ne.to_vec(), view: View::Whole, fill: Fill::Normal(1.0), aligned: false }
     }
 
     /// An I32 tensor with exactly these numbers.
     pub fn ints(values: &[i64]) -> Operand {
         let fill = Fill::Values(values.iter().map(|&v| v as f64).collect());
-        Operand { dtype: DType::I32, ne: vec![values.len()], view: View::Whole, fill }
+        Operand { dtype: DType::I32, ne: vec![values.len()], view: View::Whole, fill, aligned: false }
     }
 
     /// The same with another filling.
     pub fn fill(self, fill: Fill) -> Operand {
         Operand { fill, ..self }
+    }
+
+    /// The same at an address that vectors may be read from.
+    pub fn aligned(self) -> Operand {
+        Operand { aligned: true, ..self }
     }
 
     /// The same, looked at in another way.

@@ -20,9 +20,10 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// `content` (before the view) with `desc` at a byte offset of it.
-    pub(super) fn new(content: &[u8], desc: Desc, offset: usize) -> Memory {
+    /// `content` (before the view) with `desc` at a byte offset of it; with `vectors` at a multiple of 64 bytes.
+    pub(super) fn new(content: &[u8], desc: Desc, offset: usize, vectors: bool) -> Memory {
         let align = match desc.dtype {
+            _ if vectors => 64,
             DType::Packed(_) | DType::Q8A => 64,
             DType::Planar(_) | DType::Q8P => 16,
             t if t.is_quantized() => 2,
@@ -42,8 +43,8 @@ impl Memory {
     }
 
     /// A tensor without content: the pattern of the guards runs through it.
-    pub(super) fn blank(base: Desc, desc: Desc, offset: usize) -> Memory {
-        Memory::new(&garbage(base.span()), desc, offset)
+    pub(super) fn blank(base: Desc, desc: Desc, offset: usize, vectors: bool) -> Memory {
+        Memory::new(&garbage(base.span()), desc, offset, vectors)
     }
 
     /// Scratch memory: garbage, aligned to a cache line.

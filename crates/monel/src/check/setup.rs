@@ -63,20 +63,20 @@ impl Setup {
         let mut inputs = Vec::new();
         for operand in &case.inputs {
             let (base, desc, offset) = fill::layout(operand)?;
-            inputs.push(Memory::new(&fill::bytes(operand, &base, &mut rng)?, desc, offset));
+            inputs.push(Memory::new(&fill::bytes(operand, &base, &mut rng)?, desc, offset, operand.aligned));
         }
         let descs: Vec<Desc> = inputs.iter().map(|m| m.desc).collect();
         let result = case.op.output(&descs)?;
         let output = match &case.place {
             _ if case.in_place => None,
-            None => Some(Memory::blank(result, result, 0)),
+            None => Some(Memory::blank(result, result, 0, false)),
             Some(place) => {
                 let (base, desc, offset) = fill::layout(place)?;
                 if desc.dtype != result.dtype || desc.ne != result.ne {
                     let expected = format!("to write {result}, the place is {desc}");
                     return Err(Error::shape(case.op.name(), expected));
                 }
-                Some(Memory::blank(base, desc, offset))
+                Some(Memory::blank(base, desc, offset, place.aligned))
             }
         };
         if case.in_place && inputs.is_empty() {

@@ -3,9 +3,15 @@ struct Group { low: vec4<u32>, high: vec4<u32>, d0: f32, d1: f32, m: f32 }
 fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
   return dot_bytes(a.x, b.x) + dot_bytes(a.y, b.y) + dot_bytes(a.z, b.z) + dot_bytes(a.w, b.w);
 }
-// The product with as many activations: codes c0, c1, scale s.x, and s.y = s.x times the sum of the codes.
-fn dot_group(w: Group, c0: vec4<u32>, c1: vec4<u32>, s: vec2<f32>) -> f32 {
-  return s.x * (w.d0 * f32(dot16(w.low, c0)) + w.d1 * f32(dot16(w.high, c1))) + w.m * s.y;
+// As many activations: codes c0, c1, the scale s.x, and s.y = s.x times the sum of the codes.
+struct Acts { c0: vec4<u32>, c1: vec4<u32>, s: vec2<f32> }
+fn acts_of(c: u32, g: u32) -> Acts {
+  let at = p.x4 + c * p.column;
+  return Acts(x4[at + 2u * g], x4[at + 2u * g + 1u], x2[2u * (at + 2u * p.groups) + g]);
+}
+fn dot_group(w: Group, x: Acts) -> f32 {
+  if !$TWO_SCALES { return x.s.x * (w.d0 * f32(dot16(w.low, x.c0) + dot16(w.high, x.c1))) + w.m * x.s.y; }
+  return x.s.x * (w.d0 * f32(dot16(w.low, x.c0)) + w.d1 * f32(dot16(w.high, x.c1))) + w.m * x.s.y;
 }
 fn nibbles_low(q: vec4<u32>) -> vec4<u32> { return q & vec4<u32>(0x0f0f0f0fu); }
 fn nibbles_high(q: vec4<u32>) -> vec4<u32> { return (q >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu); }

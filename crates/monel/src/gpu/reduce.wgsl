@@ -6,16 +6,19 @@ fn sum_all(x: f32, sg: u32, nsg: u32, lane: u32) -> f32 {
   workgroupBarrier();
   if lane == 0u { partial[sg] = s; }
   workgroupBarrier();
+  // Every subgroup adds up all parts, one or a few a lane.
+  let size = subgroupMax(lane) + 1u;
   var t = 0.0;
-  for (var i = 0u; i < nsg; i++) { t += partial[i]; }
-  return t;
+  for (var i = lane; i < nsg; i += size) { t += partial[i]; }
+  return subgroupAdd(t);
 }
 fn max_all(x: f32, sg: u32, nsg: u32, lane: u32) -> f32 {
   let s = subgroupMax(x);
   workgroupBarrier();
   if lane == 0u { partial[sg] = s; }
   workgroupBarrier();
+  let size = subgroupMax(lane) + 1u;
   var t = partial[0];
-  for (var i = 1u; i < nsg; i++) { t = max(t, partial[i]); }
-  return t;
+  for (var i = lane; i < nsg; i += size) { t = max(t, partial[i]); }
+  return subgroupMax(t);
 }

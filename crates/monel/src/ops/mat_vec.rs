@@ -1,14 +1,20 @@
 //! Matrix times a few columns on a GPU: one kernel for all weight types, with what comes before and after fused in.
 //!
-//! A row of the result is the work of some neighbouring invocations of a subgroup. Planar weights are multiplied as
-//! integers with activations in eight bits (`Q8P`), 32 values with one 16-byte load of codes; float weights in f32, eight
-//! values at a time. Several products of one input need no merging: without a barrier between them they overlap.
+//! A row of the result is the work of some neighbouring invocations of a subgroup, which take a group of its weights each
+//! at a time. Planar weights are multiplied as integers with activations in eight bits (`Q8P`), 32 values with one 16-byte
+//! load of codes; float weights in f32, eight values at a time. How many rows and groups are under way at once is the
+//! work's [`Cut`]. Several products of one input need no merging: without a barrier between them they overlap.
+
+mod cut;
+#[cfg(all(test, feature = "vulkan"))]
+mod tests;
 
 use super::UnaryKind;
 use super::unary::wgsl;
 use crate::gpu::{Dispatch, GpuCall, Limits, Operand, Shader};
 use crate::quant::BlockType;
-use crate::tensor::DType;
+use crate::tensor::{DType, Desc};
+use cut::Cut;
 
 /// Columns that are made together.
 pub(crate) const MAX_COLUMNS: usize = 8;
@@ -30,7 +36,7 @@ pub(crate) struct Product<'a> {
 }
 
 /// The weights of which [`Product::dispatch`] can make a product, and with which type of x.
-pub(crate) fn takes(w: &crate::tensor::Desc) -> Option<DType> {
+pub(crate) fn takes(w: &Desc) -> Option<DType> {
     if w.ne[2] * w.ne[3] != 1 || !w.is_contiguous() {
         return None;
     }
@@ -42,7 +48,12 @@ pub(crate) fn takes(w: &crate::tensor::Desc) -> Option<DType> {
     }
 }
 
-/// The product of a planar matrix with rows of eight bits.
+/// Weights that an invocation takes at once: a group of 32 quantized ones, or eight floats.
+fn unit(w: &Desc) -> usize {
+    if let DType::Planar(_) = w.dtype { 32 } else { 8 }
+}
+
+/// The product alone.
 pub(super) fn shader(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
     let (w, x, y) = (&call.inputs[0], &call.inputs[1], &call.output);
     let plain = Product { w, gated: None, x, bias: None, residual: None, y };
@@ -52,6 +63,11 @@ pub(super) fn shader(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
 impl Product<'_> {
     /// The dispatch, or why there is none.
     pub fn dispatch(&self, limits: &Limits) -> Result<Dispatch, String> {
+        self.dispatch_as(limits, None)
+    }
+
+    /// The dispatch with the work cut in the given way or the best one.
+    pub(super) fn dispatch_as(&self, limits: &Limits, cut: Option<Cut>) -> Result<Dispatch, String> {
         let (w, x, y) = (self.w, self.x, self.y);
         let (k, n, columns) = (w.desc.ne[0], w.desc.ne[1], x.desc.rows());
         let all = [Some(x), Some(y), self.bias, self.residual, self.gated.map(|g| g.0)];
@@ -61,55 +77,52 @@ impl Product<'_> {
         if columns > MAX_COLUMNS {
             return Err(format!("at most {MAX_COLUMNS} columns, found {columns}"));
         }
-        let cols = columns.max(1);
-        let quantizes = y.desc.dtype == DType::Q8P;
-        // What an invocation takes at once: 32 quantized weights, or eight floats.
-        let steps = if let DType::Planar(_) = w.desc.dtype { k / 32 } else { k / 8 };
-        let lanes = (limits.subgroup as usize).min(steps.next_power_of_two()).max(1);
-        let threads = match (limits.software, quantizes) {
-            (true, false) => lanes,
-            (true, true) => lanes.max(8),
-            (false, true) if n <= 4096 => 1024.min(32 * lanes),
-            // Sixteen subgroups: four such workgroups fill a multiprocessor with reads in flight.
-            (false, true) => 512.max(lanes),
-            (false, false) => 128.max(lanes),
+        let cut = match cut {
+            Some(cut) => cut,
+            None => Cut::best(limits, self),
         };
+        let cols = columns.max(1);
+        let Cut { rows: at_once, lanes, threads, .. } = cut;
+        let quantizes = y.desc.dtype == DType::Q8P;
         // Rows of a workgroup: what is quantized comes in blocks of 32.
-        let rows = if quantizes { 32.max(threads / lanes) } else { threads / lanes };
+        let together = threads / lanes * at_once;
+        let rows = if quantizes { 32.max(together) } else { together };
+        if !cut.fits(limits) || !rows.is_multiple_of(together) || quantizes && !rows.is_multiple_of(32) {
+            return Err(format!("a cut of the work that fits the device, found {cut:?}"));
+        }
         let mut shader = Shader::new("mat_vec", include_str!("mat_vec.wgsl"))
             .define("THREADS", threads)
             .define("COLS", cols)
             .define("LANES", lanes)
+            .define("AT_ONCE", at_once)
             .define("ROWS", rows)
-            .number("n", n);
+            .number("n", n)
+            .number("groups", k / unit(&w.desc))
+            .number("row", w.desc.dtype.row_bytes(k) / 16)
+            .number("column", x.desc.dtype.row_bytes(k) / 16);
         let second = self.gated.map(|g| g.0);
         shader = match w.desc.dtype {
-            DType::Planar(block) => planar(shader, limits, [lanes, cols], block, w, second, x),
-            _ => floats(shader, [lanes, cols], w, second, x)?,
+            DType::Planar(block) => planar(shader, limits, block, w, second, x),
+            _ => floats(shader, w, second, x)?,
         };
-        let (mut epilogue, both) = (String::new(), second.is_some());
+        let mut epilogue = String::new();
         if let Some(bias) = self.bias {
             shader = shader.input("bias", bias);
             epilogue.push_str("v += bias[p.bias + row];\n");
         }
         if let Some((_, activation)) = self.gated {
             shader = shader.part(include_str!("../gpu/functions.wgsl"));
-            epilogue.push_str(&format!("v = ({}) * up[c];\n", wgsl(activation)));
+            epilogue.push_str(&format!("v = ({}) * up;\n", wgsl(activation)));
         }
         if let Some(residual) = self.residual {
             shader = shader.input("rest", residual);
             epilogue.push_str("v += rest[p.rest + c * p.n + row];\n");
         }
+        let groups = k / unit(&w.desc);
         let shader = shader
             .define("EPILOGUE", epilogue)
-            .define("SECOND_SUM", match both {
-                true => format!("var up: array<f32, {cols}>;\n    for (var c = 0u; c < {cols}u; c++) {{ up[c] = 0.0; }}"),
-                false => String::new(),
-            })
-            .define("SECOND_REDUCE", match both {
-                true => format!("for (var c = 0u; c < {cols}u; c++) {{ up[c] += subgroupShuffleXor(up[c], o); }}"),
-                false => String::new(),
-            });
+            .define("PRODUCT", cut.product(cols, groups, second.is_some()))
+            .define("SUM", cut.sum(cols, second.is_some()));
         let shader = if quantizes {
             // The rows of a workgroup meet in shared memory, and eight invocations quantize a block of them.
             let words = y.desc.dtype.row_bytes(n) / 4;
@@ -118,7 +131,7 @@ impl Product<'_> {
                 .raw("y", "read_write", "u32", y)
                 .number("words", words)
                 .define("SHARED", format!("var<workgroup> made: array<f32, {}>;", rows * cols))
-                .define("STORE", format!("made[c * {rows}u + thread / {lanes}u + r] = v;"))
+                .define("STORE", format!("made[c * {rows}u + row % {rows}u] = v;"))
                 .define(
                     "QUANTIZE",
                     format!(
@@ -156,7 +169,6 @@ impl Product<'_> {
 fn planar(
     shader: Shader,
     limits: &Limits,
-    [lanes, columns]: [usize; 2],
     block: BlockType,
     w: &Operand,
     second: Option<&Operand>,
@@ -166,49 +178,7 @@ fn planar(
         true => include_str!("../gpu/dot4.wgsl"),
         false => include_str!("../gpu/dot4_plain.wgsl"),
     };
-    let group = group(block);
-    let row = w.desc.dtype.row_bytes(w.desc.ne[0]) / 16;
-    let mut shader = shader
-        .part(dot)
-        .part(include_str!("../gpu/group.wgsl"))
-        .number("groups", w.desc.ne[0] / 32)
-        .number("row", row)
-        .number("column", x.desc.dtype.row_bytes(x.desc.ne[0]) / 16)
-        .raw("x4", "read", "vec4<u32>", x)
-        .raw("x2", "read", "vec2<f32>", x)
-        .raw("w4", "read", "vec4<u32>", w)
-        .raw("w1", "read", "u32", w)
-        .text(&group.replace("NAME", "w"));
-    let mut second_load = "";
-    let mut second_sum = "";
-    if let Some(up) = second {
-        shader = shader.raw("u4", "read", "vec4<u32>", up).raw("u1", "read", "u32", up);
-        shader = shader.text(&group.replace("NAME", "u"));
-        second_load = "let b = group_u(p.u4 + row * p.row, g);";
-        second_sum = "up[c] += dot_group(b, c0, c1, s);";
-    }
-    shader.define(
-        "PRODUCT",
-        format!(
-            "for (var g = inner; g < p.groups; g += {lanes}u) {{
-        let a = group_w(p.w4 + row * p.row, g);
-        {second_load}
-        for (var c = 0u; c < {columns}u; c++) {{
-          let at = p.x4 + c * p.column;
-          let c0 = x4[at + 2u * g];
-          let c1 = x4[at + 2u * g + 1u];
-          let s = x2[2u * (at + 2u * p.groups) + g];
-          sum[c] += dot_group(a, c0, c1, s);
-          {second_sum}
-        }}
-      }}"
-        ),
-    )
-}
-
-/// WGSL that takes a group of 32 planar weights apart (`group_NAME`).
-pub(super) fn group(block: BlockType) -> &'static str {
-    match block {
+    let text = match block {
         BlockType::Q4_0 => include_str!("../gpu/group/q4_0.wgsl"),
         BlockType::Q4_1 => include_str!("../gpu/group/q4_1.wgsl"),
         BlockType::Q5_0 => include_str!("../gpu/group/q5_0.wgsl"),
@@ -217,49 +187,40 @@ pub(super) fn group(block: BlockType) -> &'static str {
         BlockType::Q5_K => include_str!("../gpu/group/q5_k.wgsl"),
         BlockType::Q6_K => include_str!("../gpu/group/q6_k.wgsl"),
         _ => include_str!("../gpu/group/q8_0.wgsl"),
+    };
+    let shader = shader
+        .part(dot)
+        .part(include_str!("../gpu/group.wgsl"))
+        .define("TWO_SCALES", block == BlockType::Q6_K)
+        .raw("x4", "read", "vec4<u32>", x)
+        .raw("x2", "read", "vec2<f32>", x)
+        .raw("w4", "read", "vec4<u32>", w)
+        .raw("w1", "read", "u32", w)
+        .text(&text.replace("NAME", "w"));
+    match second {
+        Some(up) => shader
+            .raw("u4", "read", "vec4<u32>", up)
+            .raw("u1", "read", "u32", up)
+            .text(&text.replace("NAME", "u")),
+        None => shader,
     }
 }
 
-/// Products in f32 with eight weights at a time.
-fn floats(
-    shader: Shader,
-    [lanes, columns]: [usize; 2],
-    w: &Operand,
-    second: Option<&Operand>,
-    x: &Operand,
-) -> Result<Shader, String> {
+/// Products in f32.
+fn floats(shader: Shader, w: &Operand, second: Option<&Operand>, x: &Operand) -> Result<Shader, String> {
     let text = match w.desc.dtype {
         DType::F16 => include_str!("../gpu/eight/f16.wgsl"),
         DType::BF16 => include_str!("../gpu/eight/bf16.wgsl"),
         DType::F32 => include_str!("../gpu/eight/f32.wgsl"),
         other => return Err(format!("no eight values of {other} at once")),
     };
-    let mut shader = shader
-        .number("steps", w.desc.ne[0] / 8)
+    let shader = shader
+        .part(include_str!("../gpu/eight.wgsl"))
         .raw("x4", "read", "vec4<f32>", x)
         .raw("w4", "read", "vec4<u32>", w)
-        .text("struct Eight { a: vec4<f32>, b: vec4<f32> }\n")
         .text(&text.replace("NAME", "w"));
-    let (mut second_load, mut second_sum) = ("", "");
-    if let Some(up) = second {
-        shader = shader.raw("u4", "read", "vec4<u32>", up).text(&text.replace("NAME", "u"));
-        second_load = "let b = eight_u(p.u4, row * p.steps + q);";
-        second_sum = "up[c] += dot(b.a, xa) + dot(b.b, xb);";
-    }
-    Ok(shader.define(
-        "PRODUCT",
-        format!(
-            "for (var q = inner; q < p.steps; q += {lanes}u) {{
-        let a = eight_w(p.w4, row * p.steps + q);
-        {second_load}
-        for (var c = 0u; c < {columns}u; c++) {{
-          let at = p.x4 + 2u * (c * p.steps + q);
-          let xa = x4[at];
-          let xb = x4[at + 1u];
-          sum[c] += dot(a.a, xa) + dot(a.b, xb);
-          {second_sum}
-        }}
-      }}"
-        ),
-    ))
+    Ok(match second {
+        Some(up) => shader.raw("u4", "read", "vec4<u32>", up).text(&text.replace("NAME", "u")),
+        None => shader,
+    })
 }

@@ -1,26 +1,19 @@
-// A few columns: $LANES neighbouring invocations make one row of the result at a time, each a share of the sum.
+// A few columns. $LANES neighbouring invocations make $AT_ONCE rows of the result at a time, each a share of the sums.
 $SHARED
 @compute @workgroup_size($THREADS)
 fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32, @builtin(subgroup_size) size: u32,
         @builtin(subgroup_invocation_id) lane: u32) {
   let thread = sg * size + lane;
   let inner = thread % $LANESu;
-  let first = group_of(wg) * $ROWSu + thread / $LANESu;
-  for (var r = 0u; r < $ROWSu; r += $THREADSu / $LANESu) {
-    let row = first + r;
-    var sum: array<f32, $COLS>;
-    for (var c = 0u; c < $COLSu; c++) { sum[c] = 0.0; }
-    $SECOND_SUM
-    if row < p.n {
-      $PRODUCT
-    }
-    for (var o = $LANESu / 2u; o > 0u; o /= 2u) {
-      for (var c = 0u; c < $COLSu; c++) { sum[c] += subgroupShuffleXor(sum[c], o); }
-      $SECOND_REDUCE
-    }
-    if inner == 0u && row < p.n {
-      for (var c = 0u; c < $COLSu; c++) {
-        var v = sum[c];
+  for (var r = thread / $LANESu * $AT_ONCEu; r < $ROWSu; r += $THREADSu / $LANESu * $AT_ONCEu) {
+    let first = group_of(wg) * $ROWSu + r;
+    $PRODUCT
+    // Every lane has all sums now; each finishes some.
+    for (var j = inner; j < $AT_ONCEu * $COLSu; j += $LANESu) {
+      let c = j / $AT_ONCEu;
+      let row = first + j % $AT_ONCEu;
+      if row < p.n {
+        $SUM
         $EPILOGUE
         $STORE
       }

@@ -145,6 +145,13 @@ impl Op for MatMul {
         if x.desc.dtype == DType::Q8P && matches!(w.desc.dtype, DType::Planar(_)) {
             return super::mat_vec::shader(call);
         }
+        // Floats in order and aligned; others as they lie.
+        if x.desc.rows() <= FEW_COLUMNS
+            && super::mat_vec::takes(&w.desc) == Some(x.desc.dtype)
+            && let Ok(dispatches) = super::mat_vec::shader(call)
+        {
+            return Ok(dispatches);
+        }
         if w.desc.dtype.block().is_none() && !matches!(w.desc.dtype, DType::Planar(_))
             || !matches!(x.desc.dtype, DType::F32 | DType::F16)
         {
@@ -404,6 +411,12 @@ pub(super) fn cases() -> Vec<Case> {
             f32(&[32, 4, 3]).permuted([0, 2, 1, 3]),
         );
         case(Operand::normal(dtype, &[64, 20]).slice(1, 3, 11), f32(&[96, 5]).slice(0, 16, 64));
+    }
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for (k, n, m) in [(8, 1, 1), (264, 33, 1), (1000, 40, 3), (576, 50, 8), (64, 3, 0)] {
+            let operands = vec![Operand::normal(dtype, &[k, n]).aligned(), f32(&[k, m]).aligned()];
+            cases.push(Case::new(MatMul, dtype, operands, float));
+        }
     }
     cases.push(Case::new(MatMul, DType::F32, vec![f32(&[1024, 700]), f32(&[1024, 70])], float));
     for (k, n, m) in [(32, 16, 16), (64, 64, 64), (96, 33, 17), (576, 300, 70), (256, 1000, 2000)] {

@@ -40,7 +40,7 @@ fn output(op: &'static str, inputs: &[Desc], least: usize, most: usize) -> Resul
     Desc::new(DType::F32, &inputs[0].ne)
 }
 
-/// The GPU kernel of both.
+/// The GPU kernel of both, for rows of any length and stride.
 fn shader(call: &GpuCall<'_>, eps: f32, centred: bool) -> Result<Vec<Dispatch>, String> {
     let (x, y) = (&call.inputs[0], &call.output);
     let mut shader = Shader::new("norm", include_str!("norm.wgsl"))
@@ -130,7 +130,8 @@ impl Op for RmsNorm {
     }
 
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
-        shader(call, self.eps, false)
+        // Rows that fit in registers are read once; others as often as it takes.
+        crate::gpu::fuse::row(self, call).or_else(|_| shader(call, self.eps, false))
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
@@ -222,8 +223,39 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(Case::new(layer, DType::F32, vec![x.clone(), row(n)], tolerance));
         cases.push(Case::new(layer, DType::F32, vec![x, row(n), row(n)], tolerance));
     };
-    for ne in [&[0, 3][..], &[5, 0], &[2], &[17, 3], &[576, 2], &[64, 9, 4], &[33, 3, 2, 2], &[100_003]] {
+    for ne in [
+        &[0, 3][..],
+        &[5, 0],
+        &[2],
+        &[17, 3],
+        &[576, 2],
+        &[64, 9, 4],
+        &[33, 3, 2, 2],
+        &[4, 2],
+        &[1000, 3],
+        &[16_384],
+        &[16_388],
+        &[100_003],
+    ] {
         both(&mut cases, Operand::normal(DType::F32, ne), ne[0]);
+    }
+    // where vectors can be read: GPUs keep such rows in registers
+    for (ne, fill) in [
+        (&[4, 2][..], Fill::Normal(1.0)),
+        (&[1000, 3], Fill::Normal(1.0)),
+        (&[4096], Fill::Normal(1.0)),
+        (&[16_384], Fill::Normal(1.0)),
+        (&[16_388], Fill::Normal(1.0)),
+        (&[40, 2], Fill::Normal(1e-4)),
+        (&[40, 2], Fill::Normal(1e12)),
+        (&[40, 2], Fill::Normal(1e30)),
+    ] {
+        let aligned = |ne: &[usize]| Operand::normal(DType::F32, ne).aligned();
+        let rms = RmsNorm { eps: 1e-5 };
+        let x = aligned(ne).fill(fill);
+        for inputs in [vec![x.clone()], vec![x, aligned(&ne[..1])]] {
+            cases.push(Case::new(rms, DType::F32, inputs, tolerance).into(aligned(ne)));
+        }
     }
     // heads inside a wider row, rows in another order
     both(&mut cases, Operand::normal(DType::F32, &[96, 7]).slice(0, 32, 64), 64);

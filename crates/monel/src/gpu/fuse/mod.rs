@@ -122,6 +122,13 @@ pub fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Dispatch>, 
     Err(reasons.join("; "))
 }
 
+/// The kernel of a single row operation whose rows lie as those of chains do, or why there is none.
+pub fn row(op: &dyn Op, call: &super::GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+    let inputs = call.inputs.to_vec();
+    let member = Member { op, inputs, output: call.output, scratch: call.scratch, kept: true };
+    rows::shader(&[member], &call.limits)
+}
+
 /// A group's members with operands that lie nowhere yet.
 fn members<'a>(graph: &'a Graph, uses: &Uses, group: &[Value]) -> Vec<Member<'a>> {
     let mut numbers: Vec<Value> = Vec::new();

@@ -51,11 +51,15 @@ pub(super) fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Disp
     let Some(first) = members.first() else { return no("nothing") };
     let (x, ne) = (&first.inputs[0], first.output.desc.ne);
     let (n, rows) = (ne[0], first.output.desc.rows());
-    if !n.is_multiple_of(32) || n > LONGEST || n == 0 {
+    // Blocks of eight bits are 32 long.
+    let blocks = members.iter().any(|m| m.output.desc.dtype == DType::Q8P);
+    if !n.is_multiple_of(if blocks { 32 } else { 4 }) || n > LONGEST || n == 0 {
         return no("the length of rows");
     }
     let quads = n / 4;
-    let threads = if limits.software { 32 } else { quads.next_power_of_two().clamp(32, 1024) };
+    // Processors that pose as GPUs want few invocations, but compile long arrays for minutes.
+    let alone = if limits.software { quads.div_ceil(16) } else { quads };
+    let threads = alone.next_power_of_two().clamp(32, 1024);
     let parts = quads.div_ceil(threads);
     let mut shader = Shader::new("rows", include_str!("rows.wgsl"))
         .reductions(threads as u32)

@@ -1,5 +1,8 @@
-fn group_NAME(row: u32, g: u32) -> Group {
-  let q = NAME4[row + g];
-  let d = unpack2x16float(NAME1[4u * row + 4u * p.groups + g / 2u])[g & 1u];
-  return Group(nibbles_low(q), nibbles_high(q), d, d, -8.0 * d);
+struct Raw_NAME { q: vec4<u32>, d: u32 }
+fn load_NAME(row: u32, g: u32) -> Raw_NAME {
+  return Raw_NAME(NAME4[row + g], NAME1[4u * row + 4u * p.groups + g / 2u]);
+}
+fn group_NAME(r: Raw_NAME, g: u32) -> Group {
+  let d = unpack2x16float(r.d >> (16u * (g & 1u))).x;
+  return Group(nibbles_low(r.q), nibbles_high(r.q), d, d, -8.0 * d);
 }

@@ -1,5 +1,8 @@
-fn group_NAME(row: u32, g: u32) -> Group {
-  let q = NAME4[row + g];
-  let s = unpack2x16float(NAME1[4u * row + 4u * p.groups + g]);
-  return Group(nibbles_low(q), nibbles_high(q), s.x, s.x, s.y);
+struct Raw_NAME { q: vec4<u32>, s: u32 }
+fn load_NAME(row: u32, g: u32) -> Raw_NAME {
+  return Raw_NAME(NAME4[row + g], NAME1[4u * row + 4u * p.groups + g]);
+}
+fn group_NAME(r: Raw_NAME, g: u32) -> Group {
+  let s = unpack2x16float(r.s);
+  return Group(nibbles_low(r.q), nibbles_high(r.q), s.x, s.x, s.y);
 }

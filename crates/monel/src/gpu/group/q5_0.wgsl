@@ -1,6 +1,9 @@
-fn group_NAME(row: u32, g: u32) -> Group {
-  let q = NAME4[row + g];
-  let h = NAME1[4u * row + 4u * p.groups + g];
-  let d = unpack2x16float(NAME1[4u * row + 5u * p.groups + g / 2u])[g & 1u];
-  return Group(nibbles_low(q) | fifth_bits(h), nibbles_high(q) | fifth_bits(h >> 16u), d, d, -16.0 * d);
+struct Raw_NAME { q: vec4<u32>, h: u32, d: u32 }
+fn load_NAME(row: u32, g: u32) -> Raw_NAME {
+  let at = 4u * row + 4u * p.groups;
+  return Raw_NAME(NAME4[row + g], NAME1[at + g], NAME1[at + p.groups + g / 2u]);
+}
+fn group_NAME(r: Raw_NAME, g: u32) -> Group {
+  let d = unpack2x16float(r.d >> (16u * (g & 1u))).x;
+  return Group(nibbles_low(r.q) | fifth_bits(r.h), nibbles_high(r.q) | fifth_bits(r.h >> 16u), d, d, -16.0 * d);
 }

@@ -1,11 +1,13 @@
-fn group_NAME(row: u32, g: u32) -> Group {
-  let q = NAME4[row + g];
-  let h = NAME1[4u * row + 4u * p.groups + g];
-  // d, dmin, and twelve bytes of six-bit scales and minima.
+// The head: d, dmin, and twelve bytes of six-bit scales and minima.
+struct Raw_NAME { q: vec4<u32>, h: u32, head: vec4<u32> }
+fn load_NAME(row: u32, g: u32) -> Raw_NAME {
   let head = NAME4[row + p.groups + p.groups / 4u + g / 8u];
-  let abc = head.yzw >> vec3<u32>(8u * (g % 4u));
+  return Raw_NAME(NAME4[row + g], NAME1[4u * row + 4u * p.groups + g], head);
+}
+fn group_NAME(r: Raw_NAME, g: u32) -> Group {
+  let abc = r.head.yzw >> vec3<u32>(8u * (g % 4u));
   let low = abc.xy & vec2<u32>(63u);
   let high = ((vec2<u32>(abc.z, abc.z >> 4u)) & vec2<u32>(15u)) | ((abc.xy >> vec2<u32>(2u)) & vec2<u32>(48u));
-  let s = unpack2x16float(head.x) * vec2<f32>(select(high, low, (g & 4u) == 0u));
-  return Group(nibbles_low(q) | fifth_bits(h), nibbles_high(q) | fifth_bits(h >> 16u), s.x, s.x, -s.y);
+  let s = unpack2x16float(r.head.x) * vec2<f32>(select(high, low, (g & 4u) == 0u));
+  return Group(nibbles_low(r.q) | fifth_bits(r.h), nibbles_high(r.q) | fifth_bits(r.h >> 16u), s.x, s.x, -s.y);
 }

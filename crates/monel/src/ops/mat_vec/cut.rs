@@ -1,0 +1,157 @@
+//! How a product with few columns is cut into work, and the text of its inner loop.
+//!
+//! Weights come from memory, so what counts is how many of their bytes are on the way at any time: the loop asks for some
+//! groups of some rows before it uses any of them, and what it reads of x serves all of its rows. Everything has a name of
+//! its own, as arrays leave registers where a compiler does not see through their indices.
+
+use super::{Product, unit};
+use crate::gpu::Limits;
+use crate::tensor::DType;
+use std::fmt::Write;
+
+/// Invocations that keep a large device busy with reading: 132 multiprocessors with 32 subgroups each.
+const BUSY: usize = 132 * 32 * 32;
+
+/// Who does what. All four are powers of two, but for `steps`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Rows of the weights (of both matrices of a gated product) that a set of lanes makes together.
+    pub rows: usize,
+    /// Groups of each row that a lane asks for before it uses the first one.
+    pub steps: usize,
+    /// Invocations, of one subgroup, that share a row.
+    pub lanes: usize,
+    /// Invocations of a workgroup.
+    pub threads: usize,
+}
+
+impl Cut {
+    /// The best cut for a product.
+    pub fn best(limits: &Limits, product: &Product<'_>) -> Cut {
+        let (w, cols) = (&product.w.desc, product.x.desc.rows().max(1));
+        let (n, groups) = (w.ne[1], w.ne[0] / unit(w));
+        let quantizes = product.y.desc.dtype == DType::Q8P;
+        let lanes = (limits.subgroup as usize).min(groups.next_power_of_two()).max(1);
+        if limits.software {
+            let threads = if quantizes { lanes.max(8) } else { lanes };
+            return Cut { rows: 1, steps: 1, lanes, threads };
+        }
+        let matrices = if product.gated.is_some() { 2 } else { 1 };
+        let rows = match n * lanes / BUSY {
+            _ if cols > 2 => 1,
+            4.. if matrices * cols == 1 => 4,
+            2.. => 2,
+            _ => 1,
+        };
+        let most = match cols {
+            1..=2 => 8 / (rows * matrices),
+            3..=4 => 2,
+            _ => 1,
+        };
+        // As many turns as with the most steps, but evenly filled.
+        let each = groups.div_ceil(lanes).max(1);
+        let steps = each.div_ceil(each.div_ceil(most.min(4)));
+        let threads = match quantizes {
+            true if n <= 4096 => 1024.min(32 * lanes),
+            // Sixteen subgroups: four such workgroups fill a multiprocessor with reads in flight.
+            true => 512.max(lanes),
+            false => 128.max(lanes),
+        };
+        Cut { rows, steps, lanes, threads }
+    }
+
+    /// Whether it can run.
+    pub fn fits(&self, limits: &Limits) -> bool {
+        [self.rows, self.lanes, self.threads].iter().all(|v| v.is_power_of_two())
+            && self.steps > 0
+            && self.lanes <= limits.subgroup as usize
+            && (self.lanes..=1024).contains(&self.threads)
+    }
+
+    /// The names of the sums: `s` of the first matrix and `t` of the second, by row and column.
+    fn sums(&self, cols: usize, gated: bool) -> impl Iterator<Item = String> {
+        let rows = self.rows;
+        let names = if gated { &["s", "t"][..] } else { &["s"] };
+        names.iter().flat_map(move |name| {
+            (0..cols).flat_map(move |c| (0..rows).map(move |r| format!("{name}{r}_{c}")))
+        })
+    }
+
+    /// Text that makes the sums of rows from `first` on, of which those past the end repeat the last.
+    pub fn product(&self, cols: usize, groups: usize, gated: bool) -> String {
+        let Cut { rows, steps, lanes, .. } = *self;
+        let whole = groups.is_multiple_of(lanes * steps);
+        let matrices = if gated { &[("w", "s"), ("u", "t")][..] } else { &[("w", "s")] };
+        let mut text = String::new();
+        let out = &mut text;
+        for sum in self.sums(cols, gated) {
+            let _ = writeln!(out, "var {sum} = 0.0;");
+        }
+        for r in 0..rows {
+            let _ = writeln!(out, "let row{r} = min(first + {r}u, p.n - 1u) * p.row;");
+        }
+        let _ = writeln!(out, "for (var g0 = inner; g0 < p.groups; g0 += {}u) {{", lanes * steps);
+        for i in 1..steps {
+            let _ = match whole {
+                true => writeln!(out, "let g{i} = g0 + {}u;", i * lanes),
+                // What lies past the row's end is read from its last group and not added.
+                false => writeln!(
+                    out,
+                    "let in{i} = g0 + {at}u < p.groups; let g{i} = min(g0 + {at}u, p.groups - 1u);",
+                    at = i * lanes
+                ),
+            };
+        }
+        for i in 0..steps {
+            for r in 0..rows {
+                for (m, _) in matrices {
+                    let _ = writeln!(out, "let {m}{r}_{i} = load_{m}(p.{m}4 + row{r}, g{i});");
+                }
+            }
+        }
+        for i in 0..steps {
+            for r in 0..rows {
+                for (m, _) in matrices {
+                    let _ = writeln!(out, "let {m}{r}_{i}v = group_{m}({m}{r}_{i}, g{i});");
+                }
+            }
+            for c in 0..cols {
+                let _ = writeln!(out, "let x{i}_{c} = acts_of({c}u, g{i});");
+                for r in 0..rows {
+                    for (m, s) in matrices {
+                        let product = format!("dot_group({m}{r}_{i}v, x{i}_{c})");
+                        let _ = match whole || i == 0 {
+                            true => writeln!(out, "{s}{r}_{c} += {product};"),
+                            false => writeln!(out, "{s}{r}_{c} += select(0.0, {product}, in{i});"),
+                        };
+                    }
+                }
+            }
+        }
+        out.push_str("}\n");
+        let mut other = lanes / 2;
+        while other > 0 {
+            for sum in self.sums(cols, gated) {
+                let _ = writeln!(out, "{sum} += subgroupShuffleXor({sum}, {other}u);");
+            }
+            other /= 2;
+        }
+        text
+    }
+
+    /// Text that takes sum j of row j mod `rows` as `v`, and that of the second matrix as `up`.
+    pub fn sum(&self, cols: usize, gated: bool) -> String {
+        let names = self.sums(cols, false).enumerate();
+        names
+            .map(|(j, v)| {
+                let up = v.replacen('s', "t", 1);
+                match (j, gated) {
+                    (0, false) => format!("var v = {v};\n"),
+                    (0, true) => format!("var v = {v}; var up = {up};\n"),
+                    (_, false) => format!("if j == {j}u {{ v = {v}; }}\n"),
+                    (_, true) => format!("if j == {j}u {{ v = {v}; up = {up}; }}\n"),
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,157 @@
+//! Every way to cut the work: compiled for a large device, and run on the one at hand.
+
+#![allow(clippy::unwrap_used, reason = "a test's way to fail")]
+
+use super::*;
+use crate::check::{self, Case, Tolerance};
+use crate::device::vulkan;
+use crate::device::vulkan::shader::{Target, compile};
+use crate::gpu::Memory;
+use crate::kernel::{Call, Kernel, RefTensor};
+use crate::ops::{MatMul, Op};
+
+/// A product, or with three inputs (gate, up, x) a gated one, cut in a given way.
+#[derive(Clone, Copy, Debug)]
+struct Forced {
+    cut: Cut,
+    to: DType,
+}
+
+impl Op for Forced {
+    fn name(&self) -> &'static str {
+        "mat_mul"
+    }
+
+    fn output(&self, inputs: &[Desc]) -> crate::error::Result<Desc> {
+        let y = MatMul.output(&[inputs[0], inputs[inputs.len() - 1]])?;
+        Desc::new(self.to, &y.ne)
+    }
+
+    fn supports(&self, _: &[Desc], _: &Desc) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn kernels(&self, _: &Call<'_>) -> Vec<Kernel> {
+        Vec::new()
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let [w, up @ .., x] = call.inputs else { return Err("two or three inputs".into()) };
+        let gated = up.first().map(|up| (up, UnaryKind::Silu));
+        let product = Product { w, gated, x, bias: None, residual: None, y: &call.output };
+        product.dispatch_as(&call.limits, Some(self.cut)).map(|d| vec![d])
+    }
+
+    fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
+        let [w, up @ .., x] = inputs else { return RefTensor::zeros(output.ne) };
+        let product = |w: &RefTensor| MatMul.reference(&[w.clone(), x.clone()], output);
+        let mut y = product(w);
+        if let Some(up) = up.first() {
+            for (y, up) in y.data.iter_mut().zip(product(up).data) {
+                *y *= up / (1.0 + (-*y).exp());
+            }
+        }
+        y
+    }
+}
+
+fn types() -> Vec<DType> {
+    let quantized = BlockType::ALL.into_iter().filter(|b| !b.is_float());
+    quantized.map(DType::Planar).chain([DType::F16, DType::BF16, DType::F32]).collect()
+}
+
+fn cuts(lanes: &[usize], threads: usize) -> Vec<Cut> {
+    let of = |rows| move |steps| (rows, steps);
+    let shapes = [1, 2, 4].into_iter().flat_map(|rows| [1, 2, 3, 4].into_iter().map(of(rows)));
+    shapes
+        .flat_map(|(rows, steps)| lanes.iter().map(move |&lanes| Cut { rows, steps, lanes, threads }))
+        .collect()
+}
+
+/// The kernel of weights `[k, n]` with m columns.
+fn dispatch(w: DType, [k, n, m]: [usize; 3], gated: bool, to: DType, cut: Option<Cut>) -> Dispatch {
+    let operand =
+        |dtype, ne: &[usize], memory| Operand { desc: Desc::new(dtype, ne).unwrap(), offset: 0, memory };
+    let x = takes(&Desc::new(w, &[k, n]).unwrap()).unwrap();
+    let (w, up) = (operand(w, &[k, n], Memory::Input(0)), operand(w, &[k, n], Memory::Input(1)));
+    let (x, y) = (operand(x, &[k, m], Memory::Input(2)), operand(to, &[n, m], Memory::Output));
+    let gated = gated.then_some((&up, UnaryKind::Silu));
+    Product { w: &w, gated, x: &x, bias: None, residual: None, y: &y }
+        .dispatch_as(&Limits::LARGE, cut)
+        .unwrap()
+}
+
+#[test]
+fn kernels_of_a_large_device_are_valid() {
+    let check = |d: Dispatch| {
+        let text = d.source.text().unwrap();
+        let target = Target { version: (1, 6), int8: true, dot: true };
+        compile(&text, target).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    };
+    for dtype in types() {
+        for m in [1, 2, 3, 8] {
+            check(dispatch(dtype, [4096, 14_336, m], true, DType::Q8P, None));
+            check(dispatch(dtype, [14_336, 4096, m], false, DType::F32, None));
+            check(dispatch(dtype, [4096, 128_256, m], false, DType::F32, None));
+        }
+    }
+    for dtype in [DType::Planar(BlockType::Q4_K), DType::F16] {
+        for (cut, gated) in cuts(&[8, 32], 256).into_iter().flat_map(|cut| [(cut, false), (cut, true)]) {
+            check(dispatch(dtype, [1536, 100, 1], gated, DType::F32, Some(cut)));
+            check(dispatch(dtype, [1536, 128, 2], gated, DType::Q8P, Some(cut)));
+        }
+    }
+}
+
+#[test]
+fn large_products_have_more_under_way() {
+    let best = |k, n, m, gated| {
+        let source = dispatch(DType::F16, [k, n, m], gated, DType::F32, None).source;
+        source.text().unwrap().matches("= load_").count()
+    };
+    assert!(best(4096, 128_256, 1, false) >= 4 && best(4096, 14_336, 1, true) >= 4);
+    assert!(best(4096, 4096, 1, false) >= 4);
+    // One group for a lane: there is nothing else to ask for.
+    assert_eq!(best(64, 64, 1, false), 1);
+    assert_eq!(best(4096, 4096, 8, false), 1);
+}
+
+#[test]
+fn every_cut_is_right() {
+    if vulkan::list().is_empty() {
+        println!("skipped: no Vulkan device: {:?}", vulkan::problems());
+        return;
+    }
+    let (device, _holder) = vulkan::create(&vulkan::Options::default()).unwrap();
+    let mut cases = Vec::new();
+    for dtype in types() {
+        let unit = if let DType::Planar(block) = dtype { DType::of(block).block_len() } else { 8 };
+        let x = takes(&Desc::new(dtype, &[256, 1]).unwrap()).unwrap();
+        // Of two types all ways, of the others two.
+        let all = matches!(dtype, DType::Planar(BlockType::Q4_K) | DType::F16);
+        let chosen = |cut: &Cut| all || (cut.rows, cut.steps) == (2, 3);
+        for (i, cut) in cuts(&[4], 16).into_iter().filter(chosen).enumerate() {
+            let float = |ne: &[usize]| check::Operand::normal(x, ne).aligned();
+            let weights = |ne: &[usize]| check::Operand::normal(dtype, ne).aligned();
+            let mut case = |to, inputs, limit| {
+                cases.push(Case::new(Forced { cut, to }, dtype, inputs, Tolerance::Nmse(limit)));
+            };
+            // Ends of rows within a turn of the loop and at its end; the last rows of a set missing.
+            case(DType::F32, vec![weights(&[unit * 13, 9]), float(&[unit * 13, 3])], 1e-9);
+            let whole = 32 * 24;
+            let k = if unit == 256 { 3 * 1024 } else { whole };
+            let gated = vec![weights(&[k, 22]), weights(&[k, 22]), float(&[k, 1])];
+            case(DType::F32, gated, 1e-8);
+            if i == 0 {
+                // Rounded to 1/127 of a block's largest.
+                let ne = [unit * 5, 96];
+                case(DType::Q8P, vec![weights(&ne), weights(&ne), float(&[unit * 5, 2])], 1e-3);
+            }
+        }
+    }
+    let report = check::run_cases(&device, &cases);
+    for row in report.results.iter().filter(|row| row.outcome != "ok").take(20) {
+        println!("{} {:?} {:?}", row.shape, row.error, row.reason);
+    }
+    assert_eq!(report.passed, cases.len(), "{} failed, {} refused", report.failed, report.refused);
+}
