@@ -159,30 +159,36 @@ fn a_timeline_shows_the_next_step_committed_while_one_executes() {
     assert_eq!(code(&out), 0, "{}", stderr(&out));
     let trace: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
     let events = trace["traceEvents"].as_array().expect("events");
-    let spans = |category: &str, name: &str| -> Vec<(f64, f64)> {
+    // Begin, end and submission.
+    let spans = |category: &str, name: &str| -> Vec<(f64, f64, Option<u64>)> {
         let of = |e: &&Value| e["cat"] == category && e["name"].as_str().is_some_and(|n| n.contains(name));
         let times = |e: &Value| (e["ts"].as_f64().unwrap_or(0.0), e["dur"].as_f64().unwrap_or(0.0));
-        let mut list: Vec<(f64, f64)> =
-            events.iter().filter(of).map(times).map(|(t, d)| (t, t + d)).collect();
+        let list = events.iter().filter(of).map(|e| (times(e), e["args"]["submission"].as_u64()));
+        let mut list: Vec<_> = list.map(|((t, d), id)| (t, t + d, id)).collect();
         list.sort_by(|a, b| a.0.total_cmp(&b.0));
         list
     };
     for category in ["plan", "encode", "commit", "execute", "wait", "op"] {
         assert!(!spans(category, "").is_empty(), "no span {category}");
     }
-    // The last chunk of a decode step: its commit for step k+1 begins before its execution of step k ends. How often
-    // is up to whoever else uses the cores; that it is submitted in time is shown on the scripted device, in
+    // The last chunk of a decode step. The host waits for a step only after it has committed the next one: an order
+    // within the host's thread, however the cores are shared. Waits there are for some steps only, as a wait that
+    // finds its step done is none. The first steps are left out: helpers encode chunks for them, and commit in their
+    // own time. That the device has the next step while it executes one is shown on the scripted device, in
     // `monel-llm`.
     let (commits, runs) = (spans("commit", "decode #1"), spans("execute", "decode #1"));
-    assert!(
-        commits.len() == runs.len() && runs.len() >= 38,
-        "{} commits, {} runs",
-        commits.len(),
-        runs.len()
-    );
-    let ahead = commits[1..].iter().zip(&runs).filter(|(commit, run)| commit.0 < run.1).count();
-    assert!(ahead > 0, "no step of {} was committed while the one before executed", runs.len());
-    assert!(!spans("wait", "decode #1").is_empty(), "waits are named by what they wait for");
+    assert!(commits.len() >= 38, "{} commits", commits.len());
+    assert_eq!(commits.len(), runs.len(), "all that was committed ran");
+    let waits = spans("wait", "decode #1");
+    let mut followed = 0;
+    for (step, pair) in commits.windows(2).enumerate().skip(3) {
+        for wait in waits.iter().filter(|w| w.2.is_some() && w.2 == pair[0].2) {
+            // Times are written in nanoseconds.
+            assert!(pair[1].1 <= wait.0 + 0.002, "step {step}: {wait:?} before {:?}", pair[1]);
+            followed += 1;
+        }
+    }
+    assert!(followed > 0, "no wait for a step among {waits:?}");
     assert_eq!(spans("plan", "decode").len(), 1, "a step is planned once");
 }
 

@@ -1,8 +1,9 @@
 //! Timelines: a trace in Chrome's JSON format, which Perfetto opens (contract P5).
 //!
 //! One track each for every calling thread, every helper and each device queue; spans `plan`, `encode`, `commit`,
-//! `execute` and `wait`, named after graph and chunk, with ops below `execute`. Spans are collected in memory and
-//! written at the end. Costs nothing when no trace is set.
+//! `execute` and `wait`, named after graph and chunk, with ops below `execute`. A commit and a wait also say of which
+//! submission, so that steps of one graph can be told apart. Spans are collected in memory and written at the end.
+//! Costs nothing when no trace is set.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -30,6 +31,7 @@ struct Event {
     track: Track,
     category: &'static str,
     name: String,
+    submission: Option<u64>,
     start_us: f64,
     duration_us: f64,
 }
@@ -56,14 +58,21 @@ impl Trace {
         chunk: usize,
     ) -> SpanGuard {
         let name = format!("{category} {graph} #{chunk}");
-        SpanGuard { trace: self.clone(), track, category, name, start: Instant::now() }
+        SpanGuard { trace: self.clone(), track, category, name, submission: None, start: Instant::now() }
     }
 
     /// A span that is over already.
     pub fn add(&self, track: Track, category: &'static str, name: String, start: Instant, end: Instant) {
+        self.push(
+            Event { track, category, name, submission: None, start_us: 0.0, duration_us: 0.0 },
+            start,
+            end,
+        );
+    }
+
+    fn push(&self, event: Event, start: Instant, end: Instant) {
         let us = |t: Instant| t.saturating_duration_since(self.began).as_nanos() as f64 / 1e3;
-        let (start_us, duration_us) = (us(start), us(end) - us(start));
-        let event = Event { track, category, name, start_us, duration_us };
+        let event = Event { start_us: us(start), duration_us: us(end) - us(start), ..event };
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
@@ -96,9 +105,11 @@ impl Trace {
             write!(out, "{comma}{head}{id},\"args\":{{\"name\":{}}}}}", quoted(&name))?;
         }
         for e in events.iter() {
+            let args =
+                e.submission.map_or_else(String::new, |id| format!(",\"args\":{{\"submission\":{id}}}"));
             write!(
                 out,
-                ",\n{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"cat\":\"{}\",\"name\":{},\"ts\":{:.3},\"dur\":{:.3}}}",
+                ",\n{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"cat\":\"{}\",\"name\":{},\"ts\":{:.3},\"dur\":{:.3}{args}}}",
                 tracks.get(&e.track).copied().unwrap_or(0),
                 e.category,
                 quoted(&e.name),
@@ -116,13 +127,24 @@ pub struct SpanGuard {
     track: Track,
     category: &'static str,
     name: String,
+    submission: Option<u64>,
     start: Instant,
+}
+
+impl SpanGuard {
+    /// Says which submission the span is about.
+    pub fn of(mut self, submission: u64) -> SpanGuard {
+        self.submission = Some(submission);
+        self
+    }
 }
 
 impl Drop for SpanGuard {
     fn drop(&mut self) {
         let (track, name) = (self.track.clone(), std::mem::take(&mut self.name));
-        self.trace.add(track, self.category, name, self.start, Instant::now());
+        let (category, submission) = (self.category, self.submission);
+        let event = Event { track, category, name, submission, start_us: 0.0, duration_us: 0.0 };
+        self.trace.push(event, self.start, Instant::now());
     }
 }
 
@@ -148,10 +170,12 @@ mod tests {
     fn json_is_escaped_and_tracks_are_named() {
         let trace = Trace::new();
         drop(trace.span(Track::Queue("cpu".into()), "execute", "a \"b\"\n", 3));
+        drop(trace.span(Track::thread(), "commit", "b", 0).of(7));
         let mut out = Vec::new();
         trace.write(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("queue cpu") && text.contains(r#"execute a \"b\"\u000a #3"#), "{text}");
+        assert_eq!(text.matches(r#","args":{"submission":7}}"#).count(), 1, "{text}");
         assert!(text.trim_end().ends_with("]}"));
     }
 }

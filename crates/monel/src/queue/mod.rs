@@ -92,8 +92,9 @@ impl Queue {
 
     fn commit(&self, commit: Commit<Payload>) {
         let trace = self.trace();
-        let span =
-            trace.as_ref().map(|t| t.span(Track::thread(), "commit", &commit.payload.name, commit.chunk));
+        let span = trace
+            .as_ref()
+            .map(|t| t.span(Track::thread(), "commit", &commit.payload.name, commit.chunk).of(commit.id));
         let Payload { commands, name, expected } = commit.payload;
         lock(&self.expected).push_back((commit.seq, expected));
         self.driver.commit(Job { seq: commit.seq, commands, label: (name, commit.chunk), trace });
@@ -126,7 +127,7 @@ impl Queue {
         let what = self.trace().and_then(|_| self.core.look(|s| s.last_chunk(id)));
         let (name, chunk) = what.unwrap_or_else(|| ("submission".into(), 0));
         self.core.wait_until(
-            || self.trace().map(|t| t.span(Track::thread(), "wait", &name, chunk)),
+            || self.trace().map(|t| t.span(Track::thread(), "wait", &name, chunk).of(id)),
             |s| s.outcome(id),
         )
     }
