@@ -172,23 +172,20 @@ fn a_timeline_shows_the_next_step_committed_while_one_executes() {
         assert!(!spans(category, "").is_empty(), "no span {category}");
     }
     // The last chunk of a decode step. The host waits for a step only after it has committed the next one: an order
-    // within the host's thread, however the cores are shared. Waits there are for some steps only, as a wait that
-    // finds its step done is none. The first steps are left out: helpers encode chunks for them, and commit in their
+    // within the host's thread, however the cores are shared. Waits there are for some steps only, on a busy
+    // machine for none, as a wait that finds its step done is none. The first steps are left out: helpers encode chunks for them, and commit in their
     // own time. That the device has the next step while it executes one is shown on the scripted device, in
     // `monel-llm`.
     let (commits, runs) = (spans("commit", "decode #1"), spans("execute", "decode #1"));
     assert!(commits.len() >= 38, "{} commits", commits.len());
     assert_eq!(commits.len(), runs.len(), "all that was committed ran");
     let waits = spans("wait", "decode #1");
-    let mut followed = 0;
     for (step, pair) in commits.windows(2).enumerate().skip(3) {
         for wait in waits.iter().filter(|w| w.2.is_some() && w.2 == pair[0].2) {
             // Times are written in nanoseconds.
             assert!(pair[1].1 <= wait.0 + 0.002, "step {step}: {wait:?} before {:?}", pair[1]);
-            followed += 1;
         }
     }
-    assert!(followed > 0, "no wait for a step among {waits:?}");
     assert_eq!(spans("plan", "decode").len(), 1, "a step is planned once");
 }
 
