@@ -50,8 +50,8 @@ arm() {
     python3 tools/cross/aarch64-sysroot.py "$sysroot" ||
         skip NEON "a standard library made from the rust-docs component (see above)" || return 0
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
-    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="--sysroot=$sysroot"
-    # Compiling is most of the time: little optimisation, no Vulkan.
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="--sysroot=$sysroot --cfg emulated"
+    # Compiling is most of the time: little optimisation, no Vulkan, nothing for benchmarks.
     export CARGO_PROFILE_TEST_OPT_LEVEL=1 CARGO_PROFILE_TEST_DEBUG=0
     local test=(-p monel -p monel-llm --no-default-features --target $target) program=()
     for cpu in $cpus; do

@@ -65,13 +65,13 @@ fn largest(d: &[f64]) -> f64 {
     d.iter().fold(0.0, |m, x| x.abs().max(m))
 }
 
-fn run(context: &mut Context, prompt: Vec<u32>, tokens: usize, logprobs: Option<usize>) -> Generated {
+fn run(context: &mut Context, prompt: Vec<u32>, tokens: usize, logprobs: usize) -> Generated {
     context.truncate(0);
     let request = Request {
         prompt,
         max_tokens: Some(tokens),
         sampling: Sampling::greedy(),
-        logprobs,
+        logprobs: Some(logprobs),
         ..Request::default()
     };
     context.generate(&request, &mut |_| true).expect("a run")
@@ -106,8 +106,9 @@ fn check_on(file: &str, stem: &str, devices: &mut dyn Iterator<Item = (String, D
                 "{stem} {id}: tokens"
             );
             let truth = prompt(&recorded.truth, id);
-            let first = run(&mut context, prompt_ids.clone(), 1, Some(64));
-            let step = &first.steps[0];
+            let want = ids(&p["greedy_ids"]);
+            let out = run(&mut context, prompt_ids, want.len() + 4, 64);
+            let step = &out.steps[0];
             let mine: HashMap<u32, f64> = step.top.iter().map(|&(id, p)| (id, f64::from(p))).collect();
             let d = differences(truth, &mine);
             assert_eq!(d.len(), 5, "{stem} {id}: the truth's five best tokens are among our 64 best");
@@ -115,8 +116,6 @@ fn check_on(file: &str, stem: &str, devices: &mut dyn Iterator<Item = (String, D
             for (list, file) in theirs.iter_mut().zip([&recorded.shipped, &recorded.other]) {
                 list.extend(differences(truth, &top(prompt(file, id)).into_iter().collect()));
             }
-            let want = ids(&p["greedy_ids"]);
-            let out = run(&mut context, prompt_ids, want.len() + 4, None);
             let got: Vec<u32> = out.steps.iter().map(|s| s.id).collect();
             compare_greedy(&format!("{stem} {id} on {name}"), p, &want, &got, out.stop);
             greedy.push(got);
