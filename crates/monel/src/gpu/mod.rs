@@ -55,6 +55,15 @@ pub struct Limits {
     pub software: bool,
 }
 
+impl Limits {
+    /// Whether kernels can multiply 16x16 matrices of f16, by full subgroups of a known size from 8 to 64.
+    pub fn has_matrices(&self) -> bool {
+        self.f16
+            && self.matrix.is_some_and(|m| (m.m, m.n, m.k) == (16, 16, 16))
+            && self.subgroup_fixed.is_some_and(|s| s.is_power_of_two() && (8..=64).contains(&s))
+    }
+}
+
 #[cfg(all(test, feature = "vulkan"))]
 impl Limits {
     /// What an H200 reports: no device of the tests has matrices, so kernels with them are at least compiled.
@@ -92,6 +101,13 @@ pub struct Operand {
     pub offset: u64,
     /// Which operand it is.
     pub memory: Memory,
+}
+
+impl Operand {
+    /// Whether every row begins at a multiple of sixteen bytes, so that it can be read in vectors.
+    pub fn in_vectors(&self) -> bool {
+        self.offset.is_multiple_of(16) && self.desc.nb[1..].iter().all(|b| b.is_multiple_of(16))
+    }
 }
 
 /// Whose memory a binding is.

@@ -130,6 +130,12 @@ impl Shader {
         self
     }
 
+    /// Byte strides of an operand that is read in vectors of sixteen bytes ([`Operand::in_vectors`]) as vectors: `p.NAME1`
+    /// to `p.NAME3`.
+    pub fn vector_strides(self, name: &str, operand: &Operand) -> Shader {
+        (1..4).fold(self, |s, d| s.number(&format!("{name}{d}"), operand.desc.nb[d] / 16))
+    }
+
     /// Dimensions as `p.NAME0` to `p.NAME3` with the given name before the number.
     pub fn dims(mut self, name: &'static str, ne: [usize; 4]) -> Shader {
         for (d, n) in ne.into_iter().enumerate() {

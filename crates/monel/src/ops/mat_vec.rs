@@ -77,11 +77,8 @@ impl Product<'_> {
         if columns > MAX_COLUMNS {
             return Err(format!("at most {MAX_COLUMNS} columns, found {columns}"));
         }
-        let cut = match cut {
-            Some(cut) => cut,
-            None => Cut::best(limits, self),
-        };
-        let cols = columns.max(1);
+        let cut = cut.unwrap_or_else(|| Cut::best(limits, self));
+        let (cols, groups) = (columns.max(1), k / unit(&w.desc));
         let Cut { rows: at_once, lanes, threads, .. } = cut;
         let quantizes = y.desc.dtype == DType::Q8P;
         // Rows of a workgroup: what is quantized comes in blocks of 32.
@@ -97,7 +94,7 @@ impl Product<'_> {
             .define("AT_ONCE", at_once)
             .define("ROWS", rows)
             .number("n", n)
-            .number("groups", k / unit(&w.desc))
+            .number("groups", groups)
             .number("row", w.desc.dtype.row_bytes(k) / 16)
             .number("column", x.desc.dtype.row_bytes(k) / 16);
         let second = self.gated.map(|g| g.0);
@@ -118,7 +115,6 @@ impl Product<'_> {
             shader = shader.input("rest", residual);
             epilogue.push_str("v += rest[p.rest + c * p.n + row];\n");
         }
-        let groups = k / unit(&w.desc);
         let shader = shader
             .define("EPILOGUE", epilogue)
             .define("PRODUCT", cut.product(cols, groups, second.is_some()))

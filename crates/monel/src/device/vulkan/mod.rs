@@ -24,7 +24,7 @@ mod ranges;
 mod record;
 pub(crate) mod shader;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod times;
 mod transfer;
 mod validation;

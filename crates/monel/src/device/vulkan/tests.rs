@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 /// A device, or `None` where there is none and none is required. `MONEL_VULKAN_DEVICE` is its number.
-fn device(forced: Forced) -> Option<(Device, Holder)> {
+pub(crate) fn device(forced: Forced) -> Option<(Device, Holder)> {
     let index = std::env::var("MONEL_VULKAN_DEVICE").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     if list().is_empty() {
         let required = std::env::var_os("MONEL_REQUIRE_VULKAN").is_some();

@@ -5,8 +5,8 @@
 
 use super::shader::causal;
 use super::{FlashAttention, Masking};
-use crate::gpu::{Dispatch, GpuCall, Limits, Matrix, Shader};
-use crate::tensor::{DType, Desc};
+use crate::gpu::{Dispatch, GpuCall, Limits, Shader};
+use crate::tensor::DType;
 
 /// Rows of a subgroup.
 const ROWS: usize = 16;
@@ -51,11 +51,6 @@ fn tile(limits: &Limits, rows: usize, groups: usize, [head, value]: [usize; 2]) 
     [64, 32].map(|cells| Tile { subgroups, cells }).into_iter().find(fits)
 }
 
-/// Whether rows can be read in vectors of eight halves.
-fn in_vectors(desc: &Desc, offset: u64) -> bool {
-    desc.dtype == DType::F16 && offset.is_multiple_of(16) && desc.nb[1..].iter().all(|b| b.is_multiple_of(16))
-}
-
 /// The dispatch, or `None` where another kernel does it.
 pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Option<Result<Vec<Dispatch>, String>> {
     let (q, k, v) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
@@ -64,10 +59,10 @@ pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Option<Result<Ve
     let [_, tokens, heads, batches] = q.desc.ne;
     let kv_heads = k.desc.ne[2].max(1);
     let size = limits.subgroup_fixed.unwrap_or(0) as usize;
-    let has =
-        limits.f16 && limits.matrix == Some(Matrix { m: 16, n: 16, k: 16 }) && [16, 32, 64].contains(&size);
+    // A row of sixteen has at least one invocation.
+    let has = limits.has_matrices() && size >= ROWS;
     let whole = [head, value].iter().all(|n| n.is_multiple_of(16) && (16..=LARGEST).contains(n));
-    let vectors = [k, v].iter().all(|o| in_vectors(&o.desc, o.offset));
+    let vectors = [k, v].iter().all(|o| o.desc.dtype == DType::F16 && o.in_vectors());
     if !has
         || !whole
         || !vectors
@@ -80,6 +75,61 @@ pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Option<Result<Ve
     let rows = tokens * (heads / kv_heads);
     let tile = tile(limits, rows, kv_heads * batches, [head, value])?;
     Some(matrices(op, call, tile, size))
+}
+
+/// What the invocations of a workgroup copy of a tile of keys or values: a vector each, and those that many further.
+#[derive(Clone, Copy)]
+struct Copies {
+    /// The tensor.
+    name: char,
+    /// Vectors of eight values in a row.
+    vectors: usize,
+    cells: usize,
+    threads: usize,
+    line: usize,
+}
+
+impl Copies {
+    /// Vectors of an invocation.
+    fn count(&self) -> usize {
+        (self.cells * self.vectors).div_ceil(self.threads)
+    }
+
+    /// The text for each vector, its number for `$J`: vector `u$J` of row `r$J`.
+    fn each(&self, text: &str) -> String {
+        let Copies { vectors, cells, threads, .. } = *self;
+        let place = |j: usize| {
+            format!(
+                "let at$J = li + {}u; let r$J = at$J / {vectors}u; let u$J = at$J % {vectors}u;",
+                j * threads
+            )
+        };
+        let one = |j: usize| match (j + 1) * threads <= cells * vectors {
+            true => format!("{{ {} {text} }}", place(j)),
+            false => format!("{{ {} if r$J < {cells}u {{ {text} }} }}", place(j)),
+        };
+        (0..self.count()).map(|j| one(j).replace("$J", &j.to_string()) + "\n    ").collect()
+    }
+
+    /// Asks for the tile that begins with cell `first`. Behind the last cell the last one is read again.
+    fn load(&self, first: &str) -> String {
+        let name = self.name;
+        self.each(&format!("next$J = {name}[{name}_at + min({first} + r$J, end - 1u) * p.{name}1 + u$J];"))
+    }
+
+    /// Puts the tile into workgroup memory, zeros where `hidden` holds.
+    fn store(&self, hidden: &str) -> String {
+        let value = match hidden {
+            "" => "next$J".to_string(),
+            hidden => format!("select(next$J, vec4<u32>(0u), {hidden})"),
+        };
+        self.each(&format!("kv[r$J * {}u + u$J] = {value};", self.line))
+    }
+
+    /// Notes the cells that hold something else than numbers.
+    fn look(&self) -> String {
+        self.each("if not_finite(next$J) && c0 + r$J < end { broken[r$J] = 1u; }")
+    }
 }
 
 /// The line for each of `count`, its number for `$J`.
@@ -106,9 +156,6 @@ fn matrices(
         Some(cap) => (1.0, format!("v = f32({:e}) * tanh_f(v / f32({cap:e}));", cap * LOG2_E)),
         None => (LOG2_E, String::new()),
     };
-    let strides = |shader: Shader, name: &str, desc: &Desc| {
-        (1..4).fold(shader, |s, d| s.number(&format!("{name}{d}"), desc.nb[d] / 16))
-    };
     let mut shader = Shader::new("flash_attention_matrices", include_str!("matrices.wgsl"))
         .enable("f16")
         .enable("wgpu_cooperative_matrix")
@@ -125,47 +172,13 @@ fn matrices(
         .input("q", q)
         .strides("q", q, true)
         .raw("k", "read", "vec4<u32>", k)
+        .vector_strides("k", k)
         .raw("v", "read", "vec4<u32>", v)
+        .vector_strides("v", v)
         .output("y", &call.output)
         .strides("y", &call.output, true);
-    shader = strides(strides(shader, "k", &k.desc), "v", &v.desc);
-    // What an invocation reads of a tile: the same vector of rows that lie `apart` from each other.
-    let loads = |name: char, width: usize| {
-        let vectors = width / 8;
-        let count = (tile.cells * vectors).div_ceil(threads);
-        let place = |j: usize| {
-            format!(
-                "let at{j} = li + {}u; let r{j} = at{j} / {vectors}u; let u{j} = at{j} % {vectors}u;",
-                j * threads
-            )
-        };
-        let whole = (tile.cells * vectors).is_multiple_of(threads);
-        let guard = |text: String, j: usize| match whole || j + 1 < count {
-            true => text,
-            false => format!("if r{j} < {}u {{ {text} }}", tile.cells),
-        };
-        let all = |f: &dyn Fn(usize) -> String| -> String {
-            (0..count).map(|j| format!("{{ {} {} }}\n    ", place(j), guard(f(j), j))).collect()
-        };
-        // Behind the last cell the last one is read again.
-        let load =
-            all(&|j| format!("next{j} = {name}[{name}_at + min(c0 + r{j}, end - 1u) * p.{name}1 + u{j}];"));
-        let store = match name {
-            'k' => all(&|j| format!("kv[r{j} * {line}u + u{j}] = next{j};")),
-            // What no row sees is zero: a weight of zero does not hide what is not a number.
-            _ => all(&|j| {
-                format!(
-                    "kv[r{j} * {line}u + u{j}] = select(next{j}, vec4<u32>(0u), c0 + r{j} >= end || broken[r{j}] != 0u);"
-                )
-            }),
-        };
-        let look = all(&|j| {
-            format!("if not_finite(next{j}) && c0 + r{j} < end {{ broken[r{j}] = 1u; wrong = 1u; }}")
-        });
-        (count, load, store, look)
-    };
-    let (k_count, k_load, k_store, _) = loads('k', head);
-    let (v_count, v_load, v_store, v_look) = loads('v', value);
+    let keys = Copies { name: 'k', vectors: head / 8, cells: tile.cells, threads, line };
+    let values = Copies { name: 'v', vectors: value / 8, ..keys };
     let (ds, js, vs) = (head / 16, tile.cells / 16, value / 16);
     let scores: String = (0..js)
         .map(|j| {
@@ -180,20 +193,17 @@ fn matrices(
             format!("var s{j} = Sums();\n    {sums}let to{j} = mine + {}u; coopStoreT(s{j}, &scores[to{j}], pitch);\n    ", j * 16)
         })
         .collect();
-    let values = format!(
+    let add_values = format!(
         "let a = coopLoadT<Rows>(&weights[sg * {}u + e * 2u], {weight_line}u);\n      {}",
         ROWS * weight_line,
         each(
             vs,
             &format!(
-                "let b$J = coopLoadT<Cols>(&kv[e * {}u + {{2 * $J}}], {line}u); o$J = coopMultiplyAdd(a, b$J, o$J);",
+                "let b$J = coopLoadT<Cols>(&kv[e * {}u + 2u * $Ju], {line}u); o$J = coopMultiplyAdd(a, b$J, o$J);",
                 16 * line
             )
         )
     );
-    // Places of columns are numbers, not sums.
-    let values =
-        (0..vs).fold(values, |text, j| text.replace(&format!("{{2 * {j}}}"), &format!("{}u", 2 * j)));
     shader = shader
         .define("THREADS", threads)
         .define("SIZE", size)
@@ -210,18 +220,19 @@ fn matrices(
         .define("WEIGHTS", rows * weight_line)
         .define("HEAD8", head / 8)
         .define("STEPS", js)
-        .define("NEXT", each(k_count.max(v_count), "var next$J = vec4<u32>(0u);"))
+        .define("NEXT", each(keys.count().max(values.count()), "var next$J = vec4<u32>(0u);"))
         .define(
             "QUERIES",
             each(ds, &format!("let a$J = coopLoadT<Rows>(&kv[sg * {}u + 2u * $Ju], {line}u);", ROWS * line)),
         )
         .define("RESULTS", each(vs, "var o$J = Sums();"))
-        .define("AHEAD_K", k_load.replace("min(c0 +", &format!("min(c0 + {}u +", tile.cells)))
-        .define("LOAD_K", k_load)
-        .define("STORE_K", k_store)
-        .define("LOAD_V", v_load)
-        .define("LOOK_V", v_look)
-        .define("STORE_V", v_store)
+        .define("LOAD_K", keys.load("c0"))
+        .define("STORE_K", keys.store(""))
+        .define("AHEAD_K", keys.load(&format!("c0 + {}u", tile.cells)))
+        .define("LOAD_V", values.load("c0"))
+        .define("LOOK_V", values.look())
+        // What no row sees is zero: a weight of zero does not hide what is not a number.
+        .define("STORE_V", values.store("c0 + r$J >= end || broken[r$J] != 0u"))
         .define("MAKE_SCORES", scores)
         .define(
             "RESCALE",
@@ -235,7 +246,7 @@ fn matrices(
       workgroupBarrier();",
             ),
         )
-        .define("VALUES", values)
+        .define("VALUES", add_values)
         .define(
             "WRITE",
             each(
@@ -260,6 +271,7 @@ mod tests {
     use super::*;
     use crate::device::vulkan::shader::{Target, compile};
     use crate::gpu::{Memory, Operand};
+    use crate::tensor::Desc;
 
     fn call(op: FlashAttention, [head, value]: [usize; 2], limits: Limits) -> Option<Vec<Dispatch>> {
         let operand = |dtype, ne: &[usize], memory| {

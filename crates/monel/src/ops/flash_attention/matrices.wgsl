@@ -12,9 +12,8 @@ var<workgroup> scores: array<f32, $SCORES>;
 var<workgroup> weights: array<vec4<u32>, $WEIGHTS>;
 var<workgroup> bounds: array<vec2<u32>, $BLOCK>;
 var<workgroup> factors: array<f32, $BLOCK>;
-// Cells of the tile whose values are not all finite, and whether there are any.
+// Cells of the tile whose values are not all finite.
 var<workgroup> broken: array<u32, $CELLS>;
-var<workgroup> wrong: u32;
 var<workgroup> grown: u32;
 fn not_finite(x: vec4<u32>) -> bool {
   let top = ((x & vec4<u32>(0x7c007c00u)) + vec4<u32>(0x04000400u)) & vec4<u32>(0x80008000u);
@@ -91,7 +90,7 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32,
     workgroupBarrier();
     $STORE_K
     for (var i = li; i < $CELLSu; i += $THREADSu) { broken[i] = 0u; }
-    if li == 0u { grown = 0u; wrong = 0u; }
+    if li == 0u { grown = 0u; }
     workgroupBarrier();
     $LOAD_V
     $MAKE_SCORES

@@ -118,11 +118,7 @@ fn large_products_have_more_under_way() {
 
 #[test]
 fn every_cut_is_right() {
-    if vulkan::list().is_empty() {
-        println!("skipped: no Vulkan device: {:?}", vulkan::problems());
-        return;
-    }
-    let (device, _holder) = vulkan::create(&vulkan::Options::default()).unwrap();
+    let Some((device, _holder)) = vulkan::tests::device(vulkan::Forced::default()) else { return };
     let mut cases = Vec::new();
     for dtype in types() {
         let unit = if let DType::Planar(block) = dtype { DType::of(block).block_len() } else { 8 };

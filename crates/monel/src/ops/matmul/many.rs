@@ -60,7 +60,7 @@ impl ProductTile {
         let [rows, cols] = self.part;
         let even = self.rows.is_multiple_of(rows) && self.cols.is_multiple_of(cols);
         let matrix =
-            !self.matrices || has_matrices(limits) && rows.is_multiple_of(16) && cols.is_multiple_of(16);
+            !self.matrices || limits.has_matrices() && rows.is_multiple_of(16) && cols.is_multiple_of(16);
         let threads = self.threads(limits);
         even && matrix
             && PAD.is_multiple_of(self.step)
@@ -69,12 +69,6 @@ impl ProductTile {
             && threads <= 1024
             && self.shared_bytes() <= limits.shared_memory as usize
     }
-}
-
-fn has_matrices(limits: &Limits) -> bool {
-    limits.f16
-        && limits.matrix.is_some_and(|m| (m.m, m.n, m.k) == (16, 16, 16))
-        && limits.subgroup_fixed.is_some_and(|s| s.is_power_of_two() && (8..=64).contains(&s))
 }
 
 /// Whether products of these weights with many columns want x in F16, which all products of the same x share.
@@ -165,7 +159,7 @@ fn best_tile(limits: &Limits, w: &Desc, y: &Desc) -> ProductTile {
     if limits.software {
         return SOFTWARE;
     }
-    let tiles: &[ProductTile] = match has_matrices(limits) {
+    let tiles: &[ProductTile] = match limits.has_matrices() {
         true if w.dtype == DType::F16 => &HALVES,
         true => &CODES,
         false => &WITHOUT,
@@ -182,7 +176,6 @@ fn best_tile(limits: &Limits, w: &Desc, y: &Desc) -> ProductTile {
 fn columns(call: &GpuCall<'_>) -> Result<Dispatch, String> {
     let x = &call.inputs[1];
     let [k, m, b2, b3] = x.desc.ne;
-    let whole = x.offset.is_multiple_of(16) && x.desc.nb[1..].iter().all(|b| b.is_multiple_of(16));
     let shader = Shader::new("mat_mul_columns", include_str!("columns.wgsl"))
         .reductions(if call.limits.software { 16 } else { COLUMN_THREADS })
         .number("count", m * b2 * b3)
@@ -190,9 +183,8 @@ fn columns(call: &GpuCall<'_>) -> Result<Dispatch, String> {
         .number("b2", b2)
         .number("b3", b3)
         .number("quads", k / 4);
-    let shader = if whole {
-        let shader = shader.raw("x", "read", "vec4<f32>", x).define("QUAD", "x[start + q]");
-        (1..4).fold(shader, |s, d| s.number(&format!("x{d}"), x.desc.nb[d] / 16))
+    let shader = if x.in_vectors() {
+        shader.raw("x", "read", "vec4<f32>", x).define("QUAD", "x[start + q]").vector_strides("x", x)
     } else {
         shader.input("x", x).strides("x", x, true).define("QUAD", "quad_x(start, q)")
     };
@@ -336,9 +328,7 @@ fn matrices(limits: &Limits, tile: ProductTile, y: &Operand, scaled: bool) -> Mu
     let [rows, cols] = tile.part;
     let (parts, line, size) = (tile.parts(), tile.line(), limits.subgroup_fixed.unwrap_or(32));
     let (down, across, parts_down) = (rows / 16, cols / 16, tile.rows / rows);
-    let aligned = y.desc.nb[0] == 4
-        && y.offset.is_multiple_of(16)
-        && y.desc.nb[1..].iter().all(|b| b.is_multiple_of(16));
+    let aligned = y.desc.nb[0] == 4 && y.in_vectors();
     // Written out: matrices in an array stay in registers only if every index is a constant, and what is loaded from words
     // has no type that a variable could have before the compiler's passes.
     let each = |text: &str| -> String {

@@ -31,7 +31,7 @@ pub(super) enum Weights {
 impl Weights {
     /// The best way for these weights.
     pub fn of(w: &Operand, f16: bool) -> Weights {
-        let whole = w.offset.is_multiple_of(16) && w.desc.nb[1..].iter().all(|b| b.is_multiple_of(16));
+        let whole = w.in_vectors();
         match w.desc.dtype {
             DType::F16 if whole && w.desc.ne[0].is_multiple_of(8) => Weights::Halves,
             DType::Planar(block) if whole && f16 => Weights::Planes(block),
@@ -57,8 +57,7 @@ impl Weights {
                 .part(include_str!("quads.wgsl"));
         }
         let last = w.desc.ne[0] / self.unit() - 1;
-        let shader = shader.raw("w", "read", "vec4<u32>", w).number("last", last);
-        let shader = (1..4).fold(shader, |s, d| s.number(&format!("w{d}"), w.desc.nb[d] / 16));
+        let shader = shader.raw("w", "read", "vec4<u32>", w).number("last", last).vector_strides("w", w);
         match self {
             Weights::Planes(block) => {
                 let planes = Planes::of(block);

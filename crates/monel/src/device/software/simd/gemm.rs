@@ -33,11 +33,17 @@ impl Product {
         (self.valid_rows - tile * TILE_ROWS).min(TILE_ROWS)
     }
 
+    /// Tiles that stay in a cache together.
+    #[inline(always)]
+    fn group(&self) -> usize {
+        (GROUP_BYTES / self.tile_bytes.max(1)).max(1)
+    }
+
     /// Calls `f` with tile, first column and number of columns for pieces that cover the product; the numbers of
     /// columns come from `widths`, widest first and ending in 1.
     #[inline(always)]
     pub fn for_each_piece(&self, widths: &[usize], mut f: impl FnMut(usize, usize, usize)) {
-        let group = (GROUP_BYTES / self.tile_bytes.max(1)).max(1);
+        let group = self.group();
         for start in (0..self.tiles).step_by(group) {
             let end = self.tiles.min(start + group);
             let mut col = 0;
@@ -73,7 +79,7 @@ impl Product {
     /// Calls `f` with tile and columns for strips that cover the product: about equally wide, `wide` columns at most.
     #[inline(always)]
     pub fn for_each_strip(&self, wide: usize, mut f: impl FnMut(usize, std::ops::Range<usize>)) {
-        let group = (GROUP_BYTES / self.tile_bytes.max(1)).max(1);
+        let group = self.group();
         let strips = self.cols.div_ceil(wide);
         for start in (0..self.tiles).step_by(group) {
             for strip in 0..strips {
@@ -84,14 +90,12 @@ impl Product {
             }
         }
     }
-}
 
-impl Product {
     /// Calls `f` with tile, tiles, first column and number of columns for blocks that cover the product: two tiles times
     /// 4 to 8 columns, and one tile times 4, 2 or 1 where there are fewer columns or only one tile.
     #[inline(always)]
     pub fn for_each_block(&self, mut f: impl FnMut(usize, usize, usize, usize)) {
-        let group = (GROUP_BYTES / self.tile_bytes.max(1)).max(2) & !1;
+        let group = self.group().max(2) & !1;
         let panels = self.cols.div_ceil(8);
         for start in (0..self.tiles).step_by(group) {
             let end = self.tiles.min(start + group);
