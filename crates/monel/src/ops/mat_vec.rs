@@ -89,7 +89,10 @@ impl Product<'_> {
         // Rows of a workgroup: what is quantized comes in blocks of 32.
         let together = threads / lanes * at_once;
         let together = if quantizes { 32.max(together) } else { together };
-        let rows = self.normed.map_or(together, |norm| norm.rows(n, together, limits));
+        let rows = match &self.normed {
+            Some(norm) => norm.rows(n, together, limits)?,
+            None => together,
+        };
         if !cut.fits(limits) || quantizes && !together.is_multiple_of(32) {
             return Err(format!("a cut of the work that fits the device, found {cut:?}"));
         }
