@@ -131,9 +131,16 @@ impl Product<'_> {
             shader = shader.input("rest", residual);
             epilogue.push_str("v += rest[p.rest + c * p.n + row];\n");
         }
+        // With one round of rows the norm is computed while their first weights are on their way.
+        let (before, early) = match self.normed {
+            Some(_) if rows == threads / lanes * at_once && cut.all_begin(groups) => ("", Some(Normed::CALL)),
+            Some(_) => (Normed::CALL, None),
+            None => ("", None),
+        };
         let shader = shader
             .define("EPILOGUE", epilogue)
-            .define("PRODUCT", cut.product(cols, groups, second.is_some()))
+            .define("BEFORE", before)
+            .define("PRODUCT", cut.product(cols, groups, second.is_some(), early))
             .define("SUM", cut.sum(cols, second.is_some()));
         let shader = if quantizes {
             // The rows of a workgroup meet in shared memory, and eight invocations quantize a block of them.
@@ -179,7 +186,6 @@ impl Product<'_> {
 
 /// Lets a product read the columns as they lie in memory.
 fn read_columns(shader: Shader, x: &Operand, planar: bool) -> Shader {
-    let shader = shader.define("BEFORE", "");
     match planar {
         true => shader.raw("x4", "read", "vec4<u32>", x).raw("x2", "read", "vec2<f32>", x).define(
             "ACTS",

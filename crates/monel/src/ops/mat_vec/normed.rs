@@ -45,6 +45,9 @@ impl Normed<'_> {
         }
     }
 
+    /// The text that norms the row.
+    pub const CALL: &'static str = "norm_column(thread, sg, nsg, lane);\n";
+
     fn quads(&self) -> usize {
         self.x.desc.ne[0] / 4
     }
@@ -80,7 +83,6 @@ impl Normed<'_> {
             .part(include_str!("../../gpu/quantize.wgsl"))
             .part(include_str!("normed.wgsl"))
             .define("PARTS", quads.div_ceil(threads))
-            .define("BEFORE", "norm_column(thread, sg, nsg, lane);")
             .number("quads", quads)
             .float("eps", self.eps)
             .raw("x", "read", "vec4<f32>", self.x);

@@ -103,6 +103,82 @@ fn kernels_of_a_large_device_are_valid() {
     }
 }
 
+/// A product of a normed row as a large device would compute it. Inputs: weights, up for a gated one, x, the norm's weight.
+#[derive(Clone, Copy, Debug)]
+struct NormedProduct {
+    to: DType,
+}
+
+impl Op for NormedProduct {
+    fn name(&self) -> &'static str {
+        "normed_mat_mul"
+    }
+
+    fn output(&self, inputs: &[Desc]) -> crate::error::Result<Desc> {
+        Desc::new(self.to, &[inputs[0].ne[1], 1])
+    }
+
+    fn supports(&self, _: &[Desc], _: &Desc) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn kernels(&self, _: &Call<'_>) -> Vec<Kernel> {
+        Vec::new()
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let [w, up @ .., row, weight] = call.inputs else { return Err("three or four inputs".into()) };
+        let x = Desc::new(takes(&w.desc).unwrap(), &row.desc.ne).unwrap();
+        let x = Operand { desc: x, ..*row };
+        let gated = up.first().map(|up| (up, UnaryKind::Silu));
+        let normed = Some(Normed { x: row, weight: Some(weight), eps: 1e-5 });
+        let limits = Limits { software: false, ..call.limits };
+        Product { w, gated, x: &x, normed, bias: None, residual: None, y: &call.output }
+            .dispatch(&limits)
+            .map(|d| vec![d])
+    }
+
+    fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
+        let [w, up @ .., x, weight] = inputs else { return RefTensor::zeros(output.ne) };
+        let mut x = x.clone();
+        let mean = x.data.iter().map(|x| x * x).sum::<f64>() / x.data.len() as f64;
+        for (x, weight) in x.data.iter_mut().zip(&weight.data) {
+            *x *= weight / (mean + 1e-5).sqrt();
+        }
+        let mut inputs = vec![w.clone()];
+        inputs.extend(up.first().cloned());
+        inputs.push(x);
+        let cut = Cut { rows: 1, steps: 1, lanes: 1, threads: 1 };
+        Forced { cut, to: self.to }.reference(&inputs, output)
+    }
+}
+
+#[test]
+fn products_of_a_normed_row_are_right_as_a_large_device_computes_them() {
+    let Some((device, _holder)) = vulkan::tests::device(vulkan::Forced::default()) else { return };
+    let mut cases = Vec::new();
+    for dtype in types() {
+        let unit = if let DType::Planar(block) = dtype { DType::of(block).block_len() } else { 8 };
+        let weights = |ne: &[usize]| check::Operand::normal(dtype, ne).aligned();
+        let floats = |ne: &[usize]| check::Operand::normal(DType::F32, ne).aligned();
+        // The norm rounds to eight bits as the products of rows do; floats are exact. Rows shorter and longer than a turn.
+        let limit = if let DType::Planar(_) = dtype { 1e-3 } else { 1e-9 };
+        for k in [unit * 3, unit * 13, unit.max(32) * 40] {
+            let mut case = |to, inputs, limit| {
+                cases.push(Case::new(NormedProduct { to }, dtype, inputs, Tolerance::Nmse(limit)));
+            };
+            case(DType::F32, vec![weights(&[k, 75]), floats(&[k, 1]), floats(&[k])], limit);
+            let gated = vec![weights(&[k, 96]), weights(&[k, 96]), floats(&[k, 1]), floats(&[k])];
+            case(DType::Q8P, gated, 4e-3);
+        }
+    }
+    let report = check::run_cases(&device, &cases);
+    for row in report.results.iter().filter(|row| row.outcome != "ok").take(20) {
+        println!("{} {:?} {:?}", row.shape, row.error, row.reason);
+    }
+    assert_eq!(report.passed, cases.len(), "{} failed, {} refused", report.failed, report.refused);
+}
+
 /// A product of one row that is normed first, of weights `[k, n]`.
 fn normed(w: DType, [k, n]: [usize; 2], gated: bool, to: DType) -> Result<Dispatch, String> {
     let operand = |dtype, ne: &[usize], input| Operand {
