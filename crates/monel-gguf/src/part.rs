@@ -1,10 +1,11 @@
 //! One file of a model and its bytes.
 //!
-//! Tensor data is used in place: a file is mapped, and an engine computes on the mapping; for a device with memory of its
-//! own it is read straight to where the device takes it from ([`Part::read`]). A mapping has two dangers. The file can be cut while it is mapped, and touching a page behind the new end kills the
-//! process; so every access through [`Part::bytes`] first asks the system for the current length and answers with an
-//! error. A file cut between that check and the use of the slice cannot be noticed, nor can bytes that change in place.
-//! And mapped pages stay counted as the process's memory until they are let go, which [`Part::advise`] does.
+//! Tensor data is used in place: a file is mapped, and an engine computes on the mapping; for a device with memory of
+//! its own it is read straight to where the device takes it from ([`Part::read`]). A mapping has two dangers. The file
+//! can be cut while it is mapped, and touching a page behind the new end kills the process; so every access through
+//! [`Part::bytes`] first asks the system for the current length and answers with an error. A file cut between that
+//! check and the use of the slice cannot be noticed, nor can bytes that change in place. And mapped pages stay counted
+//! as the process's memory until they are let go, which [`Part::advise`] does.
 
 use crate::{Error, TensorInfo};
 use std::fs::{self, File};
