@@ -57,7 +57,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         }
         list.push(entry);
     }
-    monel::device::problems().iter().for_each(|problem| note(problem));
+    monel::device::problems().iter().for_each(note);
     if args.json {
         out.json(&json!({ "devices": list }))?
     } else {
