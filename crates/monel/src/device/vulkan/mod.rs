@@ -293,7 +293,15 @@ impl Driver for Vulkan {
             };
             inputs.iter().chain([&value]).any(|&v| graph.desc(v).span() > reach)
         };
-        Some(if group.iter().any(large) { vec![first] } else { group })
+        let small = group.iter().take_while(|v| !large(v)).count();
+        let shorter = &group[..small];
+        let limits = &self.shared.gpu.limits();
+        Some(
+            match small == group.len() || small > 1 && crate::gpu::fuse::holds(graph, uses, shorter, limits) {
+                true => shorter.to_vec(),
+                false => vec![first],
+            },
+        )
     }
 
     fn allocate(&self, storage: Storage, bytes: usize) -> Result<Arc<dyn Memory>> {

@@ -38,7 +38,7 @@ impl Op for Forced {
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         let [w, up @ .., x] = call.inputs else { return Err("two or three inputs".into()) };
         let gated = up.first().map(|up| (up, UnaryKind::Silu));
-        let product = Product { w, gated, x, bias: None, residual: None, y: &call.output };
+        let product = Product { w, gated, x, normed: None, bias: None, residual: None, y: &call.output };
         product.dispatch_as(&call.limits, Some(self.cut)).map(|d| vec![d])
     }
 
@@ -76,7 +76,7 @@ fn dispatch(w: DType, [k, n, m]: [usize; 3], gated: bool, to: DType, cut: Option
     let (w, up) = (operand(w, &[k, n], Memory::Input(0)), operand(w, &[k, n], Memory::Input(1)));
     let (x, y) = (operand(x, &[k, m], Memory::Input(2)), operand(to, &[n, m], Memory::Output));
     let gated = gated.then_some((&up, UnaryKind::Silu));
-    Product { w: &w, gated, x: &x, bias: None, residual: None, y: &y }
+    Product { w: &w, gated, x: &x, normed: None, bias: None, residual: None, y: &y }
         .dispatch_as(&Limits::LARGE, cut)
         .unwrap()
 }
@@ -101,6 +101,35 @@ fn kernels_of_a_large_device_are_valid() {
             check(dispatch(dtype, [1536, 128, 2], gated, DType::Q8P, Some(cut)));
         }
     }
+}
+
+/// A product of one row that is normed first, of weights `[k, n]`.
+fn normed(w: DType, [k, n]: [usize; 2], gated: bool, to: DType) -> Result<Dispatch, String> {
+    let operand = |dtype, ne: &[usize], input| Operand {
+        desc: Desc::new(dtype, ne).unwrap(),
+        offset: 0,
+        memory: Memory::Input(input),
+    };
+    let (w, up) = (operand(w, &[k, n], 0), operand(w, &[k, n], 1));
+    let x = operand(takes(&w.desc).unwrap(), &[k, 1], 2);
+    let (row, weight) = (operand(DType::F32, &[k, 1], 3), operand(DType::F32, &[k], 4));
+    let y = operand(to, &[n, 1], 5);
+    let gated = gated.then_some((&up, UnaryKind::Silu));
+    let normed = Some(Normed { x: &row, weight: Some(&weight), eps: 1e-5 });
+    Product { w: &w, gated, x: &x, normed, bias: None, residual: None, y: &y }.dispatch(&Limits::LARGE)
+}
+
+#[test]
+fn norms_before_products_of_a_large_device_are_valid() {
+    for dtype in types() {
+        for (shape, gated, to) in [([4096, 14_336], true, DType::Q8P), ([768, 192], false, DType::F32)] {
+            let text = normed(dtype, shape, gated, to).unwrap().source.text().unwrap();
+            let target = Target { version: (1, 6), int8: true, dot: true };
+            compile(&text, target).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        }
+    }
+    // Logits are better off without.
+    assert!(normed(DType::F16, [4096, 128_256], false, DType::F32).is_err());
 }
 
 #[test]
