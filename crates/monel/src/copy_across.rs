@@ -8,7 +8,7 @@
 use crate::device::Core;
 use crate::device::driver::{Landing, Region, Transfer};
 use crate::error::{Error, Result};
-use crate::queue::{Access, Gate, LaneId, Payload, Request, SubmissionId};
+use crate::queue::{Gate, Payload, Request, SubmissionId};
 use crate::stream::{Stream, access, contiguous, writable};
 use crate::submission::Submission;
 use crate::tensor::Tensor;
@@ -60,7 +60,10 @@ impl Stream {
         let id = match room {
             None => self.transfer("copy", transfer, &[reads])?,
             Some(room) => {
-                let id = self.core.queue.with(|s| s.submit(place(self.lane, reads)))?;
+                let id = self
+                    .core
+                    .queue
+                    .with(|s| s.submit(Request::transfer(self.lane, "copy", None, &[reads])))?;
                 let core = Arc::downgrade(&self.core);
                 // A piece that failed at the destination has left the ring as well.
                 room.on_open(move || encode(&core, id, transfer));
@@ -79,7 +82,8 @@ impl Stream {
     fn put(&self, to: &Tensor, region: Region, landing: Landing, gate: Arc<Gate>) -> Result<SubmissionId> {
         let id = self.core.queue.with(|s| {
             s.wait_for(self.lane, gate.clone());
-            s.submit(place(self.lane, access(to.buffer(), &region, true)))
+            let writes = access(to.buffer(), &region, true);
+            s.submit(Request::transfer(self.lane, "copy", None, &[writes]))
         })?;
         let (core, memory) = (Arc::downgrade(&self.core), to.buffer().memory().clone());
         let opened = gate.clone();
@@ -94,19 +98,6 @@ impl Stream {
             encode(&core, id, Transfer::Upload { memory, region, bytes: bytes.into() });
         });
         Ok(id)
-    }
-}
-
-/// A place in a lane's order for a transfer that is encoded later.
-fn place(lane: LaneId, access: Access) -> Request<Payload> {
-    Request {
-        lane,
-        name: "copy".into(),
-        graph: false,
-        chunks: vec![None],
-        long: false,
-        access: [access].into(),
-        cancel: None,
     }
 }
 

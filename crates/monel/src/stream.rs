@@ -231,19 +231,8 @@ impl Stream {
             (s.outstanding(lane) < MAX_OUTSTANDING || s.is_poisoned(lane)).then_some(())
         });
         let commands = self.core.driver.encode_transfer(transfer)?;
-        let name: Arc<str> = name.into();
-        let payload = Payload { commands, name: name.clone(), expected: Default::default() };
-        self.core.queue.with(|s| {
-            s.submit(Request {
-                lane: self.lane,
-                name,
-                graph: false,
-                chunks: vec![Some(payload)],
-                long: false,
-                access: access.into(),
-                cancel: None,
-            })
-        })
+        let payload = Payload { commands, name: name.into(), expected: Default::default() };
+        self.core.queue.with(|s| s.submit(Request::transfer(lane, name, Some(payload), access)))
     }
 
     pub(crate) fn check(&self, buffer: &Buffer, region: &Region, what: &'static str) -> Result<()> {

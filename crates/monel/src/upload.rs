@@ -98,19 +98,13 @@ impl Stream {
             if !s.is_free(self.lane, &access) {
                 return Ok(None);
             }
-            let request = Request {
-                lane: self.lane,
-                name: "upload".into(),
-                graph: false,
-                chunks: vec![None],
-                long: false,
-                access: [access].into(),
-                cancel: None,
-            };
-            s.submit(request).map(Some)
+            s.submit(Request::transfer(self.lane, "upload", None, &[access])).map(Some)
         })?;
-        let submission = |id| Some(Submission::new(self.core.clone(), vec![id]));
-        Ok(id.map(|id| Turn { core: self.core.clone(), id, submission: submission(id) }))
+        Ok(id.map(|id| Turn {
+            id,
+            submission: Submission::new(self.core.clone(), vec![id]),
+            core: self.core.clone(),
+        }))
     }
 }
 
@@ -119,7 +113,7 @@ impl Stream {
 struct Turn {
     core: Arc<Core>,
     id: SubmissionId,
-    submission: Option<Submission>,
+    submission: Submission,
 }
 
 impl Drop for Turn {
@@ -162,8 +156,8 @@ impl Turn {
 
     /// The turn's submission, which is finished when the turn is.
     fn done(mut self) -> Submission {
-        let new = || Submission::new(self.core.clone(), vec![self.id]);
-        self.submission.take().unwrap_or_else(new)
+        let none = Submission::new(self.core.clone(), Vec::new());
+        std::mem::replace(&mut self.submission, none)
     }
 }
 

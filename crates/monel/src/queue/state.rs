@@ -53,6 +53,22 @@ pub struct Request<P> {
     pub cancel: Option<CancelToken>,
 }
 
+impl<P> Request<P> {
+    /// A transfer: one chunk that nobody cancels; `None` is not encoded yet.
+    pub fn transfer(lane: LaneId, name: &'static str, payload: Option<P>, access: &[Access]) -> Request<P> {
+        let chunks = vec![payload];
+        Request {
+            lane,
+            name: name.into(),
+            graph: false,
+            chunks,
+            long: false,
+            access: access.into(),
+            cancel: None,
+        }
+    }
+}
+
 /// A chunk to hand to the device, in this order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Commit<P> {

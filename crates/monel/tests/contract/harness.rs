@@ -17,6 +17,7 @@ pub struct Rig {
     background: Mutex<Option<(Script, Option<Background>)>>,
     #[cfg(feature = "vulkan")]
     holder: Option<monel::device::vulkan::Holder>,
+    #[cfg(feature = "vulkan")]
     #[allow(dead_code, reason = "ends when it is dropped, after the device")]
     turn: Option<Turn>,
 }
@@ -24,10 +25,12 @@ pub struct Rig {
 /// One test at a time has a GPU. A device that a test holds makes NVIDIA's driver wait, in the middle of closing another
 /// device of the process, under a lock that the holder needs to go on. (Only tests hold devices: the engine never commits
 /// work that waits for the host.)
+#[cfg(feature = "vulkan")]
 pub struct Turn {
     _guard: std::sync::MutexGuard<'static, ()>,
 }
 
+#[cfg(feature = "vulkan")]
 impl Turn {
     /// `None` where this thread has it already.
     fn take() -> Option<Turn> {
@@ -39,12 +42,14 @@ impl Turn {
     }
 }
 
+#[cfg(feature = "vulkan")]
 impl Drop for Turn {
     fn drop(&mut self) {
         TAKEN.set(false);
     }
 }
 
+#[cfg(feature = "vulkan")]
 thread_local! {
     static TAKEN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
@@ -102,6 +107,7 @@ impl Rig {
             background: Mutex::new(background),
             #[cfg(feature = "vulkan")]
             holder: None,
+            #[cfg(feature = "vulkan")]
             turn: None,
         }
     }

@@ -283,25 +283,16 @@ impl Driver for Vulkan {
     }
 
     fn fuse(&self, graph: &Graph, uses: &Uses, first: Value) -> Option<Vec<Value>> {
-        let group = crate::gpu::fuse::find(graph, uses, first, &self.shared.gpu.limits());
         // What has to be cut is computed by itself.
         let reach = self.shared.gpu.reach();
-        let large = |&value: &Value| {
+        let large = |value: Value| {
             let inputs = match &graph.entry(value).source {
                 Source::Node(node) => node.inputs.as_slice(),
                 _ => &[],
             };
             inputs.iter().chain([&value]).any(|&v| graph.desc(v).span() > reach)
         };
-        let small = group.iter().take_while(|v| !large(v)).count();
-        let shorter = &group[..small];
-        let limits = &self.shared.gpu.limits();
-        Some(
-            match small == group.len() || small > 1 && crate::gpu::fuse::holds(graph, uses, shorter, limits) {
-                true => shorter.to_vec(),
-                false => vec![first],
-            },
-        )
+        Some(crate::gpu::fuse::find(graph, uses, first, &self.shared.gpu.limits(), large))
     }
 
     fn allocate(&self, storage: Storage, bytes: usize) -> Result<Arc<dyn Memory>> {

@@ -8,7 +8,7 @@ use super::commands::{After, Before, Counted, GpuCommands, Kept, barrier};
 use super::forecast::Forecast;
 use super::memory::{ALIGN, Block, GpuMemory, Use};
 use super::record::{Bound, Recipe, Sets, Step};
-use crate::device::driver::{Memory, Region, StagedBytes, Transfer};
+use crate::device::driver::{DriverBytes, Memory, Region, StagedBytes, Transfer};
 use crate::error::{Error, Result};
 use crate::gpu::{Dispatch, Memory as Which, Operand, Shader};
 use crate::tensor::{DType, Desc};
@@ -118,16 +118,18 @@ impl Shared {
             let copies = copies((staging, &dense), (target, region))?;
             return self.transfer(&[copies], None, After::Nothing, keep, Vec::new(), Some(bytes));
         }
-        let staging = self.stage(bytes.bytes.len())?;
-        let seen = staging.put(0, &bytes.bytes);
-        seen.ok_or_else(|| Error::Kernel("staging memory that the host cannot see".into()))?;
+        let mut staging = self.stage(bytes.bytes.len())?;
+        staging.bytes_mut().copy_from_slice(&bytes.bytes);
         let copies = copies((&staging, &dense), (target, region))?;
         self.transfer(&[copies], None, After::Nothing, keep, vec![staging], Some(bytes))
     }
 
     /// Memory that uploads are staged in, mapped for as long as it lives.
     pub fn stage(&self, bytes: usize) -> Result<GpuMemory> {
-        self.allocator.piece(Use::Staging, "staging for an upload", bytes)
+        let staging = self.allocator.piece(Use::Staging, "staging for an upload", bytes)?;
+        let unseen = || Error::Kernel("staging memory that the host cannot see".into());
+        staging.view().ok_or_else(unseen)?;
+        Ok(staging)
     }
 
     /// The whole words of long runs are filled, everything else is copied from a pattern.

@@ -94,11 +94,19 @@ impl View<'_> {
     }
 }
 
-/// The nodes that are best computed together with `first`, in order and `first` included.
-pub fn find(graph: &Graph, uses: &Uses, first: Value, limits: &Limits) -> Vec<Value> {
+/// The nodes that are best computed together with `first`, in order and `first` included. A group ends before a node
+/// that has to stay `alone`.
+pub fn find(
+    graph: &Graph,
+    uses: &Uses,
+    first: Value,
+    limits: &Limits,
+    alone: impl Fn(Value) -> bool,
+) -> Vec<Value> {
     let view = View { graph, uses };
     for pattern in &PATTERNS {
         let mut group = (pattern.find)(&view, first);
+        group.truncate(group.iter().take_while(|v| !alone(**v)).count());
         while group.len() > 1 {
             let members = members(graph, uses, &group);
             if (pattern.shader)(&members, limits).is_ok() {
@@ -108,11 +116,6 @@ pub fn find(graph: &Graph, uses: &Uses, first: Value, limits: &Limits) -> Vec<Va
         }
     }
     vec![first]
-}
-
-/// Whether there are kernels for the first nodes of a group alone.
-pub fn holds(graph: &Graph, uses: &Uses, group: &[Value], limits: &Limits) -> bool {
-    shader(&members(graph, uses, group), limits).is_ok()
 }
 
 /// The kernels of a group that [`find`] made.

@@ -1,5 +1,5 @@
-//! Products of few columns with the norm before them and with what follows: bias, residual; the two products of a gated unit, its activation, and the
-//! quantizing of its result for the next product.
+//! Products of few columns with the norm of one row before them and with what follows: bias, residual; the two products of
+//! a gated unit, its activation, and the quantizing of its result for the next product.
 
 use super::{Member, View, same};
 use crate::gpu::{Dispatch, Limits, Operand};
@@ -96,26 +96,26 @@ fn other<'a>(add: &'a Member<'_>, made: &Operand) -> Option<&'a Operand> {
     }
 }
 
+/// The norm that a group begins with, what it makes of its row for the products, and these.
+type Before<'a> = (Normed<'a>, &'a Operand, &'a [Member<'a>]);
+
+fn before<'a>(members: &'a [Member<'a>]) -> Option<Before<'a>> {
+    let [norm, rest @ ..] = members else { return None };
+    let op = norm.is::<RmsNorm>()?;
+    let (made, rest) = match rest {
+        [q, rest @ ..] if q.is::<QuantizeRows>().is_some() && same(&q.inputs[0], &norm.output) => (q, rest),
+        rest => (norm, rest),
+    };
+    let normed = Normed { x: &norm.inputs[0], weight: norm.inputs.get(1), eps: op.eps };
+    (!norm.kept && !made.kept).then_some((normed, &made.output, rest))
+}
+
 pub(super) fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Dispatch>, String> {
     let no = || Err("no product with what follows it".to_string());
-    let (norm, mut rest) = match members {
-        [norm, quantize, rest @ ..]
-            if quantize.is::<QuantizeRows>().is_some() && same(&quantize.inputs[0], &norm.output) =>
-        {
-            (Some((norm, quantize)), rest)
-        }
-        [norm, rest @ ..] if norm.is::<RmsNorm>().is_some() => (Some((norm, norm)), rest),
-        rest => (None, rest),
-    };
-    let normed = match norm {
-        None => None,
-        Some((norm, last)) => match norm.is::<RmsNorm>() {
-            Some(op) if !norm.kept && !last.kept => {
-                let normed = Normed { x: &norm.inputs[0], weight: norm.inputs.get(1), eps: op.eps };
-                Some((normed, &last.output))
-            }
-            _ => return no(),
-        },
+    // A norm whose row is wanted elsewhere is left where it is, as the first op: no product.
+    let (normed, mut rest) = match before(members) {
+        Some((norm, made, rest)) => (Some((norm, made)), rest),
+        None => (None, members),
     };
     let mut dispatches: Vec<Dispatch> = Vec::new();
     while let [product, behind @ ..] = rest {

@@ -10,12 +10,17 @@ use crate::gpu::Memory;
 use crate::kernel::{Call, Kernel, RefTensor};
 use crate::ops::{MatMul, Op};
 
-/// A product, or with three inputs (gate, up, x) a gated one, cut in a given way.
+/// A product of w and x, or with `up` before x a gated one, cut in a given way.
 #[derive(Clone, Copy, Debug)]
 struct Forced {
-    cut: Cut,
+    /// `None` for the best one.
+    cut: Option<Cut>,
     to: DType,
+    /// Whether x is a row that is normed first, as a large device does it. The last input is then the norm's weight.
+    normed: bool,
 }
+
+const EPS: f32 = 1e-5;
 
 impl Op for Forced {
     fn name(&self) -> &'static str {
@@ -23,8 +28,8 @@ impl Op for Forced {
     }
 
     fn output(&self, inputs: &[Desc]) -> crate::error::Result<Desc> {
-        let y = MatMul.output(&[inputs[0], inputs[inputs.len() - 1]])?;
-        Desc::new(self.to, &y.ne)
+        let x = inputs[inputs.len() - 1 - usize::from(self.normed)];
+        Desc::new(self.to, &[inputs[0].ne[1], x.ne[1]])
     }
 
     fn supports(&self, _: &[Desc], _: &Desc) -> Result<(), String> {
@@ -36,23 +41,47 @@ impl Op for Forced {
     }
 
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
-        let [w, up @ .., x] = call.inputs else { return Err("two or three inputs".into()) };
+        let (inputs, weight) = match call.inputs {
+            [inputs @ .., weight] if self.normed => (inputs, Some(weight)),
+            inputs => (inputs, None),
+        };
+        let [w, up @ .., x] = inputs else { return Err("two or three inputs, and a norm's weight".into()) };
         let gated = up.first().map(|up| (up, UnaryKind::Silu));
-        let product = Product { w, gated, x, normed: None, bias: None, residual: None, y: &call.output };
-        product.dispatch_as(&call.limits, Some(self.cut)).map(|d| vec![d])
+        let normed = weight.map(|_| Normed { x, weight, eps: EPS });
+        let codes = Operand { desc: Desc::new(takes(&w.desc).unwrap(), &x.desc.ne).unwrap(), ..*x };
+        let limits = Limits { software: call.limits.software && !self.normed, ..call.limits };
+        let product = Product { w, gated, x: &codes, normed, bias: None, residual: None, y: &call.output };
+        product.dispatch_as(&limits, self.cut).map(|d| vec![d])
     }
 
     fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
-        let [w, up @ .., x] = inputs else { return RefTensor::zeros(output.ne) };
+        let (inputs, x) = match inputs {
+            [inputs @ .., x, weight] if self.normed => {
+                let op = crate::ops::RmsNorm { eps: EPS };
+                let desc = Desc::new(DType::F32, &x.ne).unwrap();
+                (inputs, op.reference(&[x.clone(), weight.clone()], &desc))
+            }
+            [inputs @ .., x] => (inputs, x.clone()),
+            [] => return RefTensor::zeros(output.ne),
+        };
         let product = |w: &RefTensor| MatMul.reference(&[w.clone(), x.clone()], output);
-        let mut y = product(w);
-        if let Some(up) = up.first() {
+        let mut y = product(&inputs[0]);
+        if let [_, up] = inputs {
             for (y, up) in y.data.iter_mut().zip(product(up).data) {
                 *y *= up / (1.0 + (-*y).exp());
             }
         }
         y
     }
+}
+
+/// Runs the cases; all of them have to pass.
+fn all_pass(device: &crate::Device, cases: &[Case]) {
+    let report = check::run_cases(device, cases);
+    for row in report.results.iter().filter(|row| row.outcome != "ok").take(20) {
+        println!("{} {:?} {:?}", row.shape, row.error, row.reason);
+    }
+    assert_eq!(report.passed, cases.len(), "{} failed, {} refused", report.failed, report.refused);
 }
 
 fn types() -> Vec<DType> {
@@ -68,88 +97,55 @@ fn cuts(lanes: &[usize], threads: usize) -> Vec<Cut> {
         .collect()
 }
 
-/// The kernel of weights `[k, n]` with m columns.
-fn dispatch(w: DType, [k, n, m]: [usize; 3], gated: bool, to: DType, cut: Option<Cut>) -> Dispatch {
-    let operand =
-        |dtype, ne: &[usize], memory| Operand { desc: Desc::new(dtype, ne).unwrap(), offset: 0, memory };
-    let x = takes(&Desc::new(w, &[k, n]).unwrap()).unwrap();
-    let (w, up) = (operand(w, &[k, n], Memory::Input(0)), operand(w, &[k, n], Memory::Input(1)));
-    let (x, y) = (operand(x, &[k, m], Memory::Input(2)), operand(to, &[n, m], Memory::Output));
+/// A large device's kernel of weights `[k, n]` with m columns, or with one that is normed first.
+fn made(
+    w: DType,
+    [k, n, m]: [usize; 3],
+    gated: bool,
+    to: DType,
+    cut: Option<Cut>,
+    normed: bool,
+) -> Result<Dispatch, String> {
+    let operand = |dtype, ne: &[usize], input| Operand {
+        desc: Desc::new(dtype, ne).unwrap(),
+        offset: 0,
+        memory: Memory::Input(input),
+    };
+    let (w, up) = (operand(w, &[k, n], 0), operand(w, &[k, n], 1));
+    let x = operand(takes(&w.desc).unwrap(), &[k, m], 2);
+    let (row, weight) = (operand(DType::F32, &[k, 1], 3), operand(DType::F32, &[k], 4));
+    let y = operand(to, &[n, m], 5);
     let gated = gated.then_some((&up, UnaryKind::Silu));
-    Product { w: &w, gated, x: &x, normed: None, bias: None, residual: None, y: &y }
+    let normed = normed.then_some(Normed { x: &row, weight: Some(&weight), eps: EPS });
+    Product { w: &w, gated, x: &x, normed, bias: None, residual: None, y: &y }
         .dispatch_as(&Limits::LARGE, cut)
-        .unwrap()
+}
+
+fn dispatch(w: DType, shape: [usize; 3], gated: bool, to: DType, cut: Option<Cut>) -> Dispatch {
+    made(w, shape, gated, to, cut, false).unwrap()
+}
+
+/// Compiles a large device's kernel.
+fn check_text(d: Dispatch) {
+    let text = d.source.text().unwrap();
+    let target = Target { version: (1, 6), int8: true, dot: true };
+    compile(&text, target).unwrap_or_else(|e| panic!("{e}\n{text}"));
 }
 
 #[test]
 fn kernels_of_a_large_device_are_valid() {
-    let check = |d: Dispatch| {
-        let text = d.source.text().unwrap();
-        let target = Target { version: (1, 6), int8: true, dot: true };
-        compile(&text, target).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    };
     for dtype in types() {
         for m in [1, 2, 3, 8] {
-            check(dispatch(dtype, [4096, 14_336, m], true, DType::Q8P, None));
-            check(dispatch(dtype, [14_336, 4096, m], false, DType::F32, None));
-            check(dispatch(dtype, [4096, 128_256, m], false, DType::F32, None));
+            check_text(dispatch(dtype, [4096, 14_336, m], true, DType::Q8P, None));
+            check_text(dispatch(dtype, [14_336, 4096, m], false, DType::F32, None));
+            check_text(dispatch(dtype, [4096, 128_256, m], false, DType::F32, None));
         }
     }
     for dtype in [DType::Planar(BlockType::Q4_K), DType::F16] {
         for (cut, gated) in cuts(&[8, 32], 256).into_iter().flat_map(|cut| [(cut, false), (cut, true)]) {
-            check(dispatch(dtype, [1536, 100, 1], gated, DType::F32, Some(cut)));
-            check(dispatch(dtype, [1536, 128, 2], gated, DType::Q8P, Some(cut)));
+            check_text(dispatch(dtype, [1536, 100, 1], gated, DType::F32, Some(cut)));
+            check_text(dispatch(dtype, [1536, 128, 2], gated, DType::Q8P, Some(cut)));
         }
-    }
-}
-
-/// A product of a normed row as a large device would compute it. Inputs: weights, up for a gated one, x, the norm's weight.
-#[derive(Clone, Copy, Debug)]
-struct NormedProduct {
-    to: DType,
-}
-
-impl Op for NormedProduct {
-    fn name(&self) -> &'static str {
-        "normed_mat_mul"
-    }
-
-    fn output(&self, inputs: &[Desc]) -> crate::error::Result<Desc> {
-        Desc::new(self.to, &[inputs[0].ne[1], 1])
-    }
-
-    fn supports(&self, _: &[Desc], _: &Desc) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn kernels(&self, _: &Call<'_>) -> Vec<Kernel> {
-        Vec::new()
-    }
-
-    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
-        let [w, up @ .., row, weight] = call.inputs else { return Err("three or four inputs".into()) };
-        let x = Desc::new(takes(&w.desc).unwrap(), &row.desc.ne).unwrap();
-        let x = Operand { desc: x, ..*row };
-        let gated = up.first().map(|up| (up, UnaryKind::Silu));
-        let normed = Some(Normed { x: row, weight: Some(weight), eps: 1e-5 });
-        let limits = Limits { software: false, ..call.limits };
-        Product { w, gated, x: &x, normed, bias: None, residual: None, y: &call.output }
-            .dispatch(&limits)
-            .map(|d| vec![d])
-    }
-
-    fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
-        let [w, up @ .., x, weight] = inputs else { return RefTensor::zeros(output.ne) };
-        let mut x = x.clone();
-        let mean = x.data.iter().map(|x| x * x).sum::<f64>() / x.data.len() as f64;
-        for (x, weight) in x.data.iter_mut().zip(&weight.data) {
-            *x *= weight / (mean + 1e-5).sqrt();
-        }
-        let mut inputs = vec![w.clone()];
-        inputs.extend(up.first().cloned());
-        inputs.push(x);
-        let cut = Cut { rows: 1, steps: 1, lanes: 1, threads: 1 };
-        Forced { cut, to: self.to }.reference(&inputs, output)
     }
 }
 
@@ -165,47 +161,31 @@ fn products_of_a_normed_row_are_right_as_a_large_device_computes_them() {
         let limit = if let DType::Planar(_) = dtype { 1e-3 } else { 1e-9 };
         for k in [unit * 3, unit * 13, unit.max(32) * 40] {
             let mut case = |to, inputs, limit| {
-                cases.push(Case::new(NormedProduct { to }, dtype, inputs, Tolerance::Nmse(limit)));
+                cases.push(Case::new(
+                    Forced { cut: None, to, normed: true },
+                    dtype,
+                    inputs,
+                    Tolerance::Nmse(limit),
+                ));
             };
             case(DType::F32, vec![weights(&[k, 75]), floats(&[k, 1]), floats(&[k])], limit);
             let gated = vec![weights(&[k, 96]), weights(&[k, 96]), floats(&[k, 1]), floats(&[k])];
             case(DType::Q8P, gated, 4e-3);
         }
     }
-    let report = check::run_cases(&device, &cases);
-    for row in report.results.iter().filter(|row| row.outcome != "ok").take(20) {
-        println!("{} {:?} {:?}", row.shape, row.error, row.reason);
-    }
-    assert_eq!(report.passed, cases.len(), "{} failed, {} refused", report.failed, report.refused);
-}
-
-/// A product of one row that is normed first, of weights `[k, n]`.
-fn normed(w: DType, [k, n]: [usize; 2], gated: bool, to: DType) -> Result<Dispatch, String> {
-    let operand = |dtype, ne: &[usize], input| Operand {
-        desc: Desc::new(dtype, ne).unwrap(),
-        offset: 0,
-        memory: Memory::Input(input),
-    };
-    let (w, up) = (operand(w, &[k, n], 0), operand(w, &[k, n], 1));
-    let x = operand(takes(&w.desc).unwrap(), &[k, 1], 2);
-    let (row, weight) = (operand(DType::F32, &[k, 1], 3), operand(DType::F32, &[k], 4));
-    let y = operand(to, &[n, 1], 5);
-    let gated = gated.then_some((&up, UnaryKind::Silu));
-    let normed = Some(Normed { x: &row, weight: Some(&weight), eps: 1e-5 });
-    Product { w: &w, gated, x: &x, normed, bias: None, residual: None, y: &y }.dispatch(&Limits::LARGE)
+    all_pass(&device, &cases);
 }
 
 #[test]
 fn norms_before_products_of_a_large_device_are_valid() {
     for dtype in types() {
-        for (shape, gated, to) in [([4096, 14_336], true, DType::Q8P), ([768, 192], false, DType::F32)] {
-            let text = normed(dtype, shape, gated, to).unwrap().source.text().unwrap();
-            let target = Target { version: (1, 6), int8: true, dot: true };
-            compile(&text, target).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        for (shape, gated, to) in [([4096, 14_336, 1], true, DType::Q8P), ([768, 192, 1], false, DType::F32)]
+        {
+            check_text(made(dtype, shape, gated, to, None, true).unwrap());
         }
     }
     // Logits are better off without.
-    assert!(normed(DType::F16, [4096, 128_256], false, DType::F32).is_err());
+    assert!(made(DType::F16, [4096, 128_256, 1], false, DType::F32, None, true).is_err());
 }
 
 #[test]
@@ -235,7 +215,12 @@ fn every_cut_is_right() {
             let float = |ne: &[usize]| check::Operand::normal(x, ne).aligned();
             let weights = |ne: &[usize]| check::Operand::normal(dtype, ne).aligned();
             let mut case = |to, inputs, limit| {
-                cases.push(Case::new(Forced { cut, to }, dtype, inputs, Tolerance::Nmse(limit)));
+                cases.push(Case::new(
+                    Forced { cut: Some(cut), to, normed: false },
+                    dtype,
+                    inputs,
+                    Tolerance::Nmse(limit),
+                ));
             };
             // Ends of rows within a turn of the loop and at its end; the last rows of a set missing.
             case(DType::F32, vec![weights(&[unit * 13, 9]), float(&[unit * 13, 3])], 1e-9);
@@ -250,9 +235,5 @@ fn every_cut_is_right() {
             }
         }
     }
-    let report = check::run_cases(&device, &cases);
-    for row in report.results.iter().filter(|row| row.outcome != "ok").take(20) {
-        println!("{} {:?} {:?}", row.shape, row.error, row.reason);
-    }
-    assert_eq!(report.passed, cases.len(), "{} failed, {} refused", report.failed, report.refused);
+    all_pass(&device, &cases);
 }
