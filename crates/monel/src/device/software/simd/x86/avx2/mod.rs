@@ -154,6 +154,8 @@ unsafe fn add<U: Unpack, const NC: usize>(
     // SAFETY: the caller's: AVX2, and an activation block in each of the columns.
     unsafe {
         let ones = _mm256_set1_epi16(1);
+        // Few sums fit into the registers in any order.
+        let in_order = |x: __m256i| if NC < PANEL { x } else { keep(x) };
         // 16-value segments: two of them share an activation block.
         let first = segment * U::SEGMENT % BLOCK;
         let int =
@@ -162,23 +164,29 @@ unsafe fn add<U: Unpack, const NC: usize>(
             |c: usize, at: usize| _mm256_set1_ps(acts.add(c * stride + at).cast::<f32>().read_unaligned());
 
         let mut sums = [[_mm256_setzero_si256(); NC]; 2];
-        let mut narrow = [[_mm256_setzero_si256(); NC]; 2];
-        for (group, codes) in codes[..Layout::<U>::GROUPS].iter().enumerate() {
-            for c in 0..NC {
-                let x = int(c, first + 4 * group);
-                for half in 0..2 {
-                    let (sum, narrow, codes) = (&mut sums[half][c], &mut narrow[half][c], codes[half]);
-                    if U::WIDEN == 1 {
-                        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
-                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
-                        continue;
+        for (part, codes) in codes[..Layout::<U>::GROUPS].chunks_exact(U::WIDEN).enumerate() {
+            let mut narrow = [[_mm256_setzero_si256(); NC]; 2];
+            for (group, codes) in codes.iter().enumerate() {
+                let codes = codes.map(|codes| in_order(codes));
+                for c in 0..NC {
+                    let x = int(c, first + 4 * (part * U::WIDEN + group));
+                    for half in 0..2 {
+                        let pairs = match U::WIDEN {
+                            1 => _mm256_maddubs_epi16(
+                                _mm256_abs_epi8(codes[half]),
+                                _mm256_sign_epi8(x, codes[half]),
+                            ),
+                            _ => _mm256_maddubs_epi16(codes[half], x),
+                        };
+                        let narrow = &mut narrow[half][c];
+                        *narrow = if group == 0 { pairs } else { in_order(_mm256_add_epi16(*narrow, pairs)) };
                     }
-                    let pairs = _mm256_maddubs_epi16(codes, x);
-                    *narrow =
-                        if group.is_multiple_of(U::WIDEN) { pairs } else { _mm256_add_epi16(*narrow, pairs) };
-                    if (group + 1).is_multiple_of(U::WIDEN) {
-                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*narrow, ones));
-                    }
+                }
+            }
+            for half in 0..2 {
+                for c in 0..NC {
+                    let (sum, wide) = (&mut sums[half][c], _mm256_madd_epi16(narrow[half][c], ones));
+                    *sum = if part == 0 { wide } else { in_order(_mm256_add_epi32(*sum, wide)) };
                 }
             }
         }
@@ -241,6 +249,18 @@ pub(in super::super) unsafe fn gemm(ty: BlockType, p: &Product) {
             }
         });
     }, else {});
+}
+
+/// The same value, computed where this stands: left alone, the compiler turns a chain of additions into a tree, for which
+/// there are too few registers.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn keep(mut x: __m256i) -> __m256i {
+    // SAFETY: no instruction at all.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(ymm_reg) x, options(pure, nomem, nostack, preserves_flags));
+    }
+    x
 }
 
 /// The 32 bytes at `p`.
