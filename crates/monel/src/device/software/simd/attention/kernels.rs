@@ -24,13 +24,13 @@ const fn heads_of<V: Lanes>() -> usize {
 const HEADS_NARROW: usize = 2;
 
 /// How elements of a row become floats; `d` counts elements, and vectors begin at a multiple of their length.
-trait Source {
+pub(super) trait Source {
     unsafe fn vector<V: Lanes>(row: *const u8, d: usize) -> V;
     unsafe fn one(row: *const u8, d: usize) -> f32;
 }
 
-struct F32;
-struct F16;
+pub(super) struct F32;
+pub(super) struct F16;
 struct Bf16;
 struct Q8_0;
 

@@ -11,6 +11,10 @@
 
 mod kernels;
 mod lanes;
+mod rounded;
+pub(super) mod words;
+
+pub use rounded::{Columns, Rounded, Rows};
 
 use super::Isa;
 use super::lanes::{Lanes, dispatch};
