@@ -1,13 +1,13 @@
 //! Many query rows: blocks of 64 rows against tiles of 64 cells.
 //!
 //! The rows of a block are the tokens in order, each with all the query heads that share the KV head, so a tile is
-//! converted once for all of them. They are the lanes of `simd::attention`: q is transposed once per block, the result
-//! once at its end.
+//! converted once for all of them. They are the lanes of `simd::attention`, for which q is transposed once per block;
+//! the second product has the values as its lanes, so the result comes out in rows.
 
 use super::operands::{ALIGN_SLACK, LOWEST, MaskTile, Operands, aligned, in_place, inverse};
 use super::rounded::{self, Words};
-use crate::device::software::simd::Isa;
 use crate::device::software::simd::attention::{self, LANE_GROUP, Left};
+use crate::device::software::simd::{self, Isa};
 use crate::error::Result;
 use crate::kernel::{Kernel, Worker};
 use std::ops::Range;
@@ -48,7 +48,7 @@ struct Space<'a> {
     q: &'a mut [f32],
     /// Whether `q` is there.
     floats: bool,
-    /// The result transposed: `[head_v][lane]`.
+    /// The result, in rows of whole vectors: `[row][head_v]`.
     o: &'a mut [f32],
     /// Scores, then weights: `[cell][lane]`.
     s: &'a mut [f32],
@@ -66,16 +66,22 @@ struct Space<'a> {
     bounds: &'a mut [f32],
 }
 
+/// Values of a row of the result, padded to whole vectors.
+fn width(head_v: usize) -> usize {
+    head_v.next_multiple_of(LANE_GROUP)
+}
+
 impl<'a> Space<'a> {
     fn of(worker: &'a mut Worker, operands: &Operands, lanes: usize) -> Space<'a> {
         let (head, head_v) = operands.head_sizes();
         let rounded = rounded::instructions(worker.isa, operands);
         let words = rounded.map_or([0; 8], |_| Words::sizes(lanes, (head, head_v)));
+        let width = width(head_v);
         let sizes = [
             head * lanes,
-            head_v * lanes,
+            width * lanes,
             TILE * lanes,
-            TILE * head.max(head_v),
+            TILE * head.max(width),
             if operands.mask().is_some() { lanes * TILE } else { 0 },
             7 * lanes,
         ];
@@ -198,16 +204,19 @@ impl Block {
             Some(words) => words.softmax(tile.len(), s, [max, sum, carry]),
             None => attention::softmax_columns(isa, s, tile.len(), [max, sum, carry]),
         }
-        if carry.iter().any(|&c| c != 1.0) {
-            attention::scale_columns(isa, o, carry);
+        let width = width(head_v);
+        for (row, &carry) in
+            o.chunks_exact_mut(width.max(1)).zip(&**carry).filter(|(_, carry)| **carry != 1.0)
+        {
+            simd::scale(isa, row, carry);
         }
         if let Some(words) = words {
-            words.add_values(tile.len(), o);
+            words.add_values(self.rows.len(), tile.len(), o);
             return Ok(());
         }
         self.widen(isa, tile, true, space)?;
-        let v = Left { data: space.tile, step: (1, head_v), size: (head_v, tile.len()) };
-        attention::product(isa, v, space.s, space.o, self.lanes, true);
+        let weights = Left { data: space.s, step: (1, self.lanes), size: (self.rows.len(), tile.len()) };
+        attention::product(isa, weights, space.tile, space.o, width, true);
         Ok(())
     }
 
@@ -218,19 +227,27 @@ impl Block {
         from..hi.iter().fold(f32::MAX, |a, &b| a.min(b)) as usize
     }
 
-    /// A tile of k or v as floats; cells that the mask hides from every row are zero.
+    /// A tile of k, or of v in rows of whole vectors, as floats; cells that the mask hides from every row are zero.
     fn widen(&self, isa: Isa, cells: &Range<usize>, v: bool, space: &mut Space<'_>) -> Result<()> {
         let of = if v { self.operands.v } else { self.operands.k };
-        let len = of.desc.ne[0];
+        let (len, place) = (of.desc.ne[0], [self.kv_head, self.batch]);
+        let width = if v { width(len) } else { len };
         if in_place(of.desc.dtype) {
-            let rows = self.operands.rows(isa, &of, [self.kv_head, self.batch], cells, &mut [])?;
+            let rows = self.operands.rows(isa, &of, place, cells, &mut [])?;
             attention::widen(isa, rows, space.tile);
         } else {
-            self.operands.rows(isa, &of, [self.kv_head, self.batch], cells, space.tile)?;
+            self.operands.rows(isa, &of, place, cells, space.tile)?;
+        }
+        if width > len {
+            // from the last row on, so that none is overwritten before it has moved
+            for c in (0..cells.len()).rev() {
+                space.tile.copy_within(c * len..(c + 1) * len, c * width);
+                space.tile[c * width + len..(c + 1) * width].fill(0.0);
+            }
         }
         if !space.mask.is_empty() {
             for c in (0..cells.len()).filter(|&c| self.hidden(space.mask, c)) {
-                space.tile[c * len..(c + 1) * len].fill(0.0);
+                space.tile[c * width..(c + 1) * width].fill(0.0);
             }
         }
         Ok(())
@@ -282,14 +299,14 @@ impl Block {
     }
 
     fn finish(&self, space: &Space<'_>) {
-        let out = &self.operands.out;
-        for (lane, (token, head)) in self.places().enumerate() {
+        let (_, head_v) = self.operands.head_sizes();
+        let rows = space.o.chunks_exact(width(head_v).max(1));
+        for ((token, head), (o, &sum)) in self.places().zip(rows.zip(&*space.sum)) {
             // SAFETY: the row belongs to this token and head, which belong to this item.
-            let row = unsafe { out.row_mut::<f32>(self.operands.out_row(head, token, self.batch)) };
-            let factor = inverse(space.sum[lane]);
-            for (to, x) in row.iter_mut().zip(space.o[lane..].iter().step_by(self.lanes)) {
-                *to = x * factor;
-            }
+            let to =
+                unsafe { self.operands.out.row_mut::<f32>(self.operands.out_row(head, token, self.batch)) };
+            let factor = inverse(sum);
+            to.iter_mut().zip(o).for_each(|(to, x)| *to = x * factor);
         }
     }
 }

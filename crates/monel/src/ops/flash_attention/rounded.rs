@@ -98,12 +98,11 @@ impl<'a> Words<'a> {
         self.by.softmax_columns(s, cells, self.weights, [max, sum, carry, self.weight_scales]);
     }
 
-    /// Adds the weighted values.
-    pub(super) fn add_values(&self, cells: usize, o: &mut [f32]) {
-        let head_v = self.v_scales.len();
-        let (step, size) = ((1, head_v), (head_v, cells.div_ceil(2)));
-        let v = Rows { pairs: self.v, step, size, scales: self.v_scales };
-        self.by.product(v, Columns { pairs: self.weights, scales: self.weight_scales }, o, true);
+    /// Adds the weighted values to `o[row][head_v]`.
+    pub(super) fn add_values(&self, rows: usize, cells: usize, o: &mut [f32]) {
+        let (step, size) = ((1, self.weight_scales.len()), (rows, cells.div_ceil(2)));
+        let weights = Rows { pairs: self.weights, step, size, scales: self.weight_scales };
+        self.by.product(weights, Columns { pairs: self.v, scales: self.v_scales }, o, true);
     }
 }
 

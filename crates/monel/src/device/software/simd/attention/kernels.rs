@@ -298,22 +298,6 @@ pub(super) unsafe fn softmax_columns<V: Lanes>(
     }
 }
 
-/// `o[row][lane] *= factor[lane]`.
-#[inline(always)]
-pub(super) unsafe fn scale_columns<V: Lanes>(o: *mut f32, rows: usize, lanes: usize, factor: *const f32) {
-    for r in 0..rows {
-        let mut at = 0;
-        while at < lanes {
-            // SAFETY: the caller vouches for `rows` rows of `lanes` in o and one in factor.
-            unsafe {
-                let p = o.add(r * lanes + at);
-                V::load(p).mul(V::load(factor.add(at))).store(p);
-            }
-            at += V::N;
-        }
-    }
-}
-
 /// Hides the cells outside `[lo, hi)` of each lane: `s[cell][lane]` becomes minus infinity. A plain loop that the
 /// compiler turns into vectors.
 #[inline(always)]

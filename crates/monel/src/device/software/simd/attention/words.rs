@@ -71,23 +71,50 @@ pub(super) unsafe fn round_rows<V: Words>(rows: CellRows<'_>, to: *mut i32, scal
 
 #[inline(always)]
 unsafe fn round_rows_of<V: Words, S: Source>(rows: CellRows<'_>, to: *mut i32, scales: *mut f32) -> bool {
+    let (mut fit, mut c) = (true, 0);
+    // SAFETY: as in `round_rows`.
+    unsafe {
+        while c < rows.count {
+            let (first, scales) = (rows.first.add(c * rows.stride), scales.add(c));
+            let to = to.cast::<i16>().add(c * rows.len);
+            if c + 4 <= rows.count {
+                fit &= round_group::<V, S, 4>(first, rows, to, scales);
+                c += 4;
+            } else {
+                fit &= round_group::<V, S, 1>(first, rows, to, scales);
+                c += 1;
+            }
+        }
+    }
+    fit
+}
+
+/// `ROWS` rows side by side: what is done once for a row takes long.
+#[inline(always)]
+unsafe fn round_group<V: Words, S: Source, const ROWS: usize>(
+    first: *const u8,
+    rows: CellRows<'_>,
+    to: *mut i16,
+    scales: *mut f32,
+) -> bool {
     let mut fit = true;
     // SAFETY: as in `round_rows`.
     unsafe {
-        for c in 0..rows.count {
-            let (row, to) = (rows.first.add(c * rows.stride), to.cast::<i16>().add(c * rows.len));
-            let mut squares = V::splat(0.0);
-            for d in (0..rows.len).step_by(V::N) {
-                let x = S::vector::<V>(row, d);
-                squares = x.fma(x, squares);
+        let mut squares = [V::splat(0.0); 4];
+        for d in (0..rows.len).step_by(V::N) {
+            for i in 0..ROWS {
+                let x = S::vector::<V>(first.add(i * rows.stride), d);
+                squares[i] = x.fma(x, squares[i]);
             }
-            let squares = squares.sum();
-            fit &= squares == 0.0 || ORDINARY.contains(&squares);
-            let unit = squares.sqrt() / LENGTH;
-            *scales.add(c) = unit;
-            let by = V::splat(if unit > 0.0 { 1.0 / unit } else { 0.0 });
+        }
+        let squares = if ROWS == 1 { [squares[0].sum(); 4] } else { V::sum4(squares) };
+        for i in 0..ROWS {
+            fit &= (squares[i] == 0.0) | ORDINARY.contains(&squares[i]);
+            let length = squares[i].sqrt();
+            *scales.add(i) = length * (1.0 / LENGTH);
+            let by = V::splat(if length > 0.0 { LENGTH / length } else { 0.0 });
             for d in (0..rows.len).step_by(V::N) {
-                S::vector::<V>(row, d).mul(by).store_words(to.add(d));
+                S::vector::<V>(first.add(i * rows.stride), d).mul(by).store_words(to.add(i * rows.len + d));
             }
         }
     }
