@@ -130,7 +130,7 @@ impl Product {
 /// give each thread one contiguous range of tiles, of 100 KB and more; with many columns give each thread a range of
 /// several tiles, an even number, and so many columns at a time that `act_stride` times their number stays below about half
 /// of the second-level cache (400 KB: 420 columns at k = 576, 55 at k = 4864). Multiples of 24 columns are best: panels
-/// have 8 columns on AVX-512 (4 to 12 without VNNI), 24 on AVX2, 4 on NEON. Calls on disjoint tiles or columns may run at the same time.
+/// have 8 columns on AVX-512 (4 to 12 without VNNI), 4 on AVX2 (up to 15 of them in turn), 4 on NEON. Calls on disjoint tiles or columns may run at the same time.
 ///
 /// Float types are not packed; for them, and for a `k` that is no multiple of the type's block or of 32, nothing is
 /// computed and `false` returned.
