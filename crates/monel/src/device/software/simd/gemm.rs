@@ -76,16 +76,22 @@ impl Product {
         }
     }
 
-    /// Calls `f` with tile and columns for strips that cover the product: about equally wide, `wide` columns at most.
+    /// Calls `f` with tiles and columns for pieces that cover the product: up to `high` tiles times about equally many
+    /// columns, `wide` at most.
     #[inline(always)]
-    pub fn for_each_strip(&self, wide: usize, mut f: impl FnMut(usize, std::ops::Range<usize>)) {
-        let group = self.group();
+    pub fn for_each_strip(
+        &self,
+        (high, wide): (usize, usize),
+        mut f: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>),
+    ) {
+        let group = self.group().next_multiple_of(high);
         let strips = self.cols.div_ceil(wide);
         for start in (0..self.tiles).step_by(group) {
+            let end = self.tiles.min(start + group);
             for strip in 0..strips {
                 let cols = strip * self.cols / strips..(strip + 1) * self.cols / strips;
-                for tile in start..self.tiles.min(start + group) {
-                    f(tile, cols.clone());
+                for tile in (start..end).step_by(high) {
+                    f(tile..end.min(tile + high), cols.clone());
                 }
             }
         }

@@ -23,7 +23,7 @@ use super::super::gemm::Product;
 use super::super::pack::{D, Layout, M, SCALES, TILE_ROWS};
 use crate::quant::{BlockType, format::*, with_format};
 use std::arch::x86_64::*;
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 
 /// How a format's packed codes become bytes for `maddubs`.
 trait Unpack: Format {
@@ -67,6 +67,12 @@ const PANEL: usize = 4;
 /// Panels that share one unpacked segment of weights, at most; their totals stay in the first-level cache. Unpacking five bits
 /// takes two thirds of the time of one panel's products.
 const PANELS: usize = 15;
+
+/// Columns whose results are computed together, and tiles. A tile's results alone are one cache line of each column, all on
+/// the same few places of the caches where columns lie a power of two apart: so the results of several tiles are collected
+/// first, and then stored in longer stretches.
+const WIDE: usize = PANEL * PANELS;
+const HIGH: usize = 8;
 
 /// How far ahead of the decode path's reads memory is asked for.
 const AHEAD: usize = 2048;
@@ -238,16 +244,29 @@ pub(in super::super) unsafe fn gemm(ty: BlockType, p: &Product) {
                 }
             });
         }
-        p.for_each_strip(PANEL * PANELS, |tile, cols| {
+        let mut results = [MaybeUninit::<f32>::uninit(); HIGH * TILE_ROWS * WIDE];
+        p.for_each_strip((HIGH, WIDE), |tiles, cols| {
+            let (stride, first) = (HIGH * TILE_ROWS, tiles.start * TILE_ROWS);
+            let out = results.as_mut_ptr().cast::<f32>().wrapping_sub(cols.start * stride + first);
+            let piece = Product { out, out_stride: stride, ..*p };
             let panels = cols.len().div_ceil(PANEL);
-            // SAFETY: as above.
-            unsafe {
-                p.claim(tile, 1, cols.clone());
-                match panels {
-                    1 => tile_by_panels::<F, 1, PANEL>(p, tile, cols.start, 1),
-                    // less to clear
-                    2..=8 => tile_by_panels::<F, 8, PANEL>(p, tile, cols.start, panels),
-                    _ => tile_by_panels::<F, PANELS, PANEL>(p, tile, cols.start, panels),
+            for tile in tiles.clone() {
+                // SAFETY: as above; the results of these tiles and columns fill the buffer at most.
+                unsafe {
+                    match panels {
+                        1 => tile_by_panels::<F, 1, PANEL>(&piece, tile, cols.start, 1),
+                        // less to clear
+                        2..=8 => tile_by_panels::<F, 8, PANEL>(&piece, tile, cols.start, panels),
+                        _ => tile_by_panels::<F, PANELS, PANEL>(&piece, tile, cols.start, panels),
+                    }
+                }
+            }
+            let rows = (tiles.end * TILE_ROWS).min(p.valid_rows) - first;
+            for c in cols {
+                // SAFETY: as above; the rows are valid.
+                unsafe {
+                    let to = p.out.add(c * p.out_stride + first);
+                    std::ptr::copy_nonoverlapping(out.wrapping_add(c * stride + first), to, rows);
                 }
             }
         });
