@@ -213,6 +213,7 @@ fn bench_perplexity_and_inspect_have_their_fields() {
     for t in r["results"].as_array().expect("results") {
         assert_eq!((t["tps"].as_array().map(Vec::len), t["threads"].as_u64()), (Some(2), Some(2)));
         assert!(t["tps_median"].as_f64().is_some_and(|v| v > 0.0));
+        assert!(t["load_ms"].as_f64().is_some_and(|v| v > 0.0), "{t}");
         // Plain Rust has no ceiling of products.
         let prompt = t["test"].as_str().is_some_and(|name| name.starts_with("pp"));
         if prompt && t["ceiling_of"].is_null() {

@@ -137,6 +137,25 @@ impl Gguf {
         part.bytes(range)
     }
 
+    /// Copies a tensor's data, from its byte `start` on, as [`Part::read`].
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`], [`Error::RangePastEnd`] for bytes behind the tensor's, [`Error::FileShrunk`] if the file
+    /// was cut since it was opened, or the system's refusal.
+    pub fn read(&self, tensor: &TensorInfo, start: u64, out: &mut [u8]) -> Result<(), Error> {
+        let (part, range) = self.locate(tensor)?;
+        let end = start.saturating_add(out.len() as u64);
+        if end > tensor.bytes {
+            let at = |n: u64| range.start.saturating_add(n);
+            return Err(part.named(Error::RangePastEnd {
+                start: at(start),
+                end: at(end),
+                file_bytes: part.file_bytes(),
+            }));
+        }
+        part.read(range.start + start, out)
+    }
+
     /// Tells the system what will happen to a tensor's data, as [`Part::advise`].
     ///
     /// # Errors

@@ -1,10 +1,11 @@
 //! One file of a model and its bytes.
 //!
-//! Tensor data is never copied: a file is mapped, and an engine computes on the mapping or hands it to a device. A
-//! mapping has two dangers. The file can be cut while it is mapped, and touching a page behind the new end kills the
-//! process; so every access through [`Part::bytes`] first asks the system for the current length and answers with an
-//! error. A file cut between that check and the use of the slice cannot be noticed, nor can bytes that change in place.
-//! And mapped pages stay counted as the process's memory until they are let go, which [`Part::advise`] does.
+//! Tensor data is used in place: a file is mapped, and an engine computes on the mapping; for a device with memory of
+//! its own it is read straight to where the device takes it from ([`Part::read`]). A mapping has two dangers. The file
+//! can be cut while it is mapped, and touching a page behind the new end kills the process; so every access through
+//! [`Part::bytes`] first asks the system for the current length and answers with an error. A file cut between that
+//! check and the use of the slice cannot be noticed, nor can bytes that change in place. And mapped pages stay counted
+//! as the process's memory until they are let go, which [`Part::advise`] does.
 
 use crate::{Error, TensorInfo};
 use std::fs::{self, File};
@@ -84,6 +85,25 @@ impl Part {
             }
         }
         Ok(bytes)
+    }
+
+    /// Copies the bytes from `start` on. A file is read, not looked at through its mapping: no page of the mapping becomes
+    /// the process's memory, and a file that was cut is an error whenever that happened.
+    pub fn read(&self, start: u64, out: &mut [u8]) -> Result<(), Error> {
+        let end = start.saturating_add(out.len() as u64);
+        let bytes = self.slice(&(start..end))?;
+        match &self.source {
+            Source::File { map, file } => {
+                let read = read_at(file, start, out);
+                let read = read.map_err(|error| self.io("read the file", error))?;
+                if read < out.len() {
+                    let (was, now) = (map.len() as u64, start + read as u64);
+                    return Err(self.named(Error::FileShrunk { was, now, wanted: end }));
+                }
+            }
+            Source::Memory(_) => out.copy_from_slice(bytes),
+        }
+        Ok(())
     }
 
     /// Tells the system what will happen to a range. Pages at its borders that it shares with neighbours are included;
@@ -172,6 +192,24 @@ impl Source {
             Source::Memory(bytes) => (**bytes).as_ref(),
         }
     }
+}
+
+/// Reads at a position, without moving one that threads share. Gives fewer bytes than asked for at the end of the file.
+fn read_at(file: &File, mut start: u64, out: &mut [u8]) -> std::io::Result<usize> {
+    let mut done = 0;
+    while done < out.len() {
+        #[cfg(unix)]
+        let read = std::os::unix::fs::FileExt::read_at(file, &mut out[done..], start);
+        #[cfg(windows)]
+        let read = std::os::windows::fs::FileExt::seek_read(file, &mut out[done..], start);
+        match read {
+            Ok(0) => break,
+            Ok(n) => (done, start) = (done + n, start + n as u64),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
 
 #[cfg(unix)]

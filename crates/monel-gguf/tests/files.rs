@@ -150,3 +150,60 @@ fn tensors_before_a_cut_can_still_be_read() {
     let error = model.data(&model.tensors()[1]).unwrap_err();
     assert!(matches!(error.cause(), Error::FileShrunk { now, .. } if *now == first.end), "{error}");
 }
+
+#[test]
+fn reading_copies_what_the_mapping_shows() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.gguf");
+    fs::write(&path, small_model()).unwrap();
+    for model in [Gguf::open(&path).unwrap(), Gguf::from_bytes(small_model()).unwrap()] {
+        for tensor in model.tensors() {
+            let data = model.data(tensor).unwrap();
+            for (start, end) in [(0, data.len()), (1, data.len()), (0, data.len() - 1), (3, 3)] {
+                let mut out = vec![0xee; end - start];
+                model.read(tensor, start as u64, &mut out).unwrap();
+                assert_eq!(out, data[start..end], "{} from {start}", tensor.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn reading_past_a_tensor_is_an_error() {
+    let model = Gguf::from_bytes(small_model()).unwrap();
+    let first = &model.tensors()[0];
+    let (_, range) = model.locate(first).unwrap();
+    let mut out = [0xee; 8];
+    // Bytes of the next tensor and of the padding are not this one's, though they are in the file.
+    for start in [first.bytes - 7, first.bytes, u64::MAX - 3, u64::MAX] {
+        let error = model.read(first, start, &mut out).unwrap_err();
+        let at = range.start.saturating_add(start);
+        assert!(matches!(error.cause(), Error::RangePastEnd { start, .. } if *start == at), "{error}");
+    }
+    let file = model.parts()[0].file_bytes();
+    let error = model.parts()[0].read(file - 7, &mut out).unwrap_err();
+    assert!(
+        matches!(error.cause(), Error::RangePastEnd { file_bytes, .. } if *file_bytes == file),
+        "{error}"
+    );
+    assert_eq!(out, [0xee; 8], "nothing was written");
+}
+
+#[test]
+fn reading_a_file_that_was_cut_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.gguf");
+    fs::write(&path, small_model()).unwrap();
+    let model = Gguf::open(&path).unwrap();
+    let [first, second] = [0, 1].map(|i| &model.tensors()[i]);
+    let (_, range) = model.locate(second).unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(range.start + 5).unwrap();
+    let mut out = vec![0; second.bytes as usize];
+    let error = model.read(second, 0, &mut out).unwrap_err();
+    assert!(
+        matches!(error.cause(), Error::FileShrunk { now, wanted, .. } if *now == range.start + 5 && *wanted == range.end),
+        "{error}"
+    );
+    model.read(second, 1, &mut out[..4]).unwrap();
+    model.read(first, 0, &mut vec![0; first.bytes as usize]).unwrap();
+}

@@ -23,6 +23,7 @@ pub mod arch;
 pub mod bench;
 pub mod chat;
 pub mod context;
+mod crossing;
 pub mod error;
 pub mod generate;
 pub mod model;

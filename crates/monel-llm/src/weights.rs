@@ -1,11 +1,12 @@
-//! Weights: from a file's mapping to tensors on a device.
+//! Weights: from a file to tensors on a device.
 //!
-//! Matrices that the device wants in another layout are repacked by the device itself, a few at a time, straight from
-//! the mapping; the mapping's pages are let go as soon as they are repacked, so a model never lies in memory twice.
-//! An embedding that is only looked up is used in place where the device can; norms, biases and what cannot stay are
-//! uploaded.
+//! Matrices that the device wants in another layout are repacked by the device itself, a few at a time. A device that
+//! sees the host's memory does that straight from the file's mapping, whose pages are let go as soon as they are
+//! repacked, so a model never lies in memory twice; for others the file is read ([`Crossing`]). An embedding that is
+//! only looked up is used in place where the device can; norms, biases and what cannot stay are uploaded.
 
 use crate::arch::{Architecture, Hyper};
+use crate::crossing::{self, Crossing};
 use crate::error::{Error, Result};
 use monel::device::{HostMapping, Mapped};
 use monel::{DType, Desc, Device, Graph, Needs, Storage, Stream, Tensor, Value};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 /// Bytes repacked by one graph: large enough to keep all threads busy, small enough to let pages go early.
 const BATCH: u64 = 8 << 20;
-/// Rows by which a tensor over [`BATCH`] is cut: a multiple of every packed layout's group.
+/// Rows by which a large tensor is cut: a multiple of every packed layout's group.
 const ROW_GROUP: usize = 64;
 /// Tensors under this are copied even where they could stay in the file: a norm of 2 kB would keep a page of up to
 /// 2 MB of its neighbours in memory.
@@ -33,42 +34,65 @@ pub struct Weights {
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// A tensor that the model needs, and the type it will have on the device.
-struct Wanted<'a> {
-    info: &'a TensorInfo,
-    natural: Desc,
+pub(crate) struct Wanted<'a> {
+    pub info: &'a TensorInfo,
+    pub natural: Desc,
     /// The type to keep it in; the same as `natural`'s when it stays as it is.
-    target: Desc,
+    pub target: Desc,
 }
 
 impl Wanted<'_> {
+    /// Whether the device keeps it in another layout than the file.
+    pub fn changes(&self) -> bool {
+        self.natural != self.target
+    }
+
     /// Whether it is used where it lies in the file.
     fn stays(&self, device: &Device) -> bool {
-        self.natural == self.target && self.info.bytes >= SMALL && maps(device)
+        !self.changes() && self.info.bytes >= SMALL && maps(device)
     }
 }
 
 /// Rows of a tensor that are copied by one graph.
 #[derive(Clone, Copy)]
-struct Piece<'a> {
-    wanted: &'a Wanted<'a>,
-    first: usize,
-    rows: usize,
+pub(crate) struct Piece<'a> {
+    pub wanted: &'a Wanted<'a>,
+    pub first: usize,
+    pub rows: usize,
 }
 
 impl Piece<'_> {
     /// Where its bytes lie in the tensor's data in the file.
-    fn bytes(&self) -> Range<usize> {
+    pub fn bytes(&self) -> Range<usize> {
         let row = self.wanted.natural.nb[1];
         self.first * row..(self.first + self.rows) * row
     }
 }
 
-/// A tensor's rows in pieces of about [`BATCH`] bytes: an embedding can be half the model, and would otherwise lie in
+/// A tensor's rows in pieces of about `most` bytes: an embedding can be half the model, and would otherwise lie in
 /// memory twice.
-fn pieces<'a>(wanted: &'a Wanted<'a>) -> impl Iterator<Item = Piece<'a>> {
+fn pieces<'a>(wanted: &'a Wanted<'a>, most: u64) -> impl Iterator<Item = Piece<'a>> {
     let (all, row) = (wanted.natural.ne[1], wanted.natural.nb[1].max(1));
-    let step = (BATCH as usize / row).max(1).next_multiple_of(ROW_GROUP);
+    let step = (most as usize / row).max(1).next_multiple_of(ROW_GROUP);
     (0..all).step_by(step).map(move |first| Piece { wanted, first, rows: step.min(all - first) })
+}
+
+/// All tensors in batches of `least` bytes or a little more, in their order.
+pub(crate) fn batches<'a>(wanted: &'a [Wanted<'a>], least: u64) -> Vec<Vec<Piece<'a>>> {
+    let mut batches = Vec::new();
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    for piece in wanted.iter().flat_map(|w| pieces(w, least)) {
+        bytes += piece.bytes().len() as u64;
+        batch.push(piece);
+        if bytes >= least {
+            batches.push(std::mem::take(&mut batch));
+            bytes = 0;
+        }
+    }
+    if !batch.is_empty() {
+        batches.push(batch);
+    }
+    batches
 }
 
 impl Weights {
@@ -94,13 +118,17 @@ impl Weights {
     pub fn needs(gguf: &Gguf, device: &Device, architecture: &Architecture, hyper: &Hyper) -> Result<Needs> {
         let mut needs = Needs::default();
         let (mut kept, mut mapped) = (0, 0);
-        for wanted in wanted(gguf, device, architecture, hyper)? {
+        let wanted = wanted(gguf, device, architecture, hyper)?;
+        for wanted in &wanted {
             match wanted.stays(device) {
                 true => mapped += wanted.natural.span() as u64,
                 false => kept += wanted.target.span() as u64,
             }
         }
         needs.add("weights", kept, false);
+        if !maps(device) {
+            needs.add("weights on their way", Crossing::new(&wanted, crossing::threads()).landing(), false);
+        }
         if mapped > 0 {
             needs.add("weights in the file", mapped, true);
         }
@@ -129,25 +157,27 @@ impl Weights {
             done += w.info.bytes;
         }
         progress(done, total);
-        let mut batch: Vec<Piece<'_>> = Vec::new();
         let mut arena = Arena::new(&device, change.iter().map(|w| w.target.span()));
-        let mut left = change.iter().flat_map(pieces).peekable();
-        while let Some(piece) = left.next() {
-            batch.push(piece);
-            let bytes: usize = batch.iter().map(|p| p.bytes().len()).sum();
-            if (bytes as u64) < BATCH && left.peek().is_some() {
-                continue;
+        for w in &change {
+            tensors.insert(w.info.name.clone(), arena.tensor(w.target)?);
+        }
+        if maps(&device) {
+            for batch in batches(&change, BATCH) {
+                repack(gguf, stream, &views, &batch, &tensors)?;
+                done += batch.iter().map(|p| p.bytes().len() as u64).sum::<u64>();
+                progress(done, total);
             }
-            repack(gguf, stream, &views, &mut arena, &batch, &mut tensors)?;
-            done += bytes as u64;
-            progress(done, total);
-            batch.clear();
+        } else {
+            Crossing::new(&change, crossing::threads()).run(gguf, &device, &tensors, &mut |bytes| {
+                done += bytes;
+                progress(done, total);
+            })?;
         }
         Ok(Weights { hyper, tensors })
     }
 }
 
-fn missing(name: &str) -> Error {
+pub(crate) fn missing(name: &str) -> Error {
     Error::Tensor { name: name.into(), found: "absent".into(), expected: "a tensor of the model".into() }
 }
 
@@ -270,39 +300,25 @@ fn in_place(gguf: &Gguf, views: &[Option<Mapped>], w: &Wanted<'_>) -> Result<Ten
     }
 }
 
-/// Repacks a batch on the device and lets go of its pages.
+/// Repacks a batch straight from the mapping and lets go of its pages.
 fn repack(
     gguf: &Gguf,
     stream: &Stream,
     views: &[Option<Mapped>],
-    arena: &mut Arena<'_>,
     batch: &[Piece<'_>],
-    tensors: &mut HashMap<String, Tensor>,
+    tensors: &HashMap<String, Tensor>,
 ) -> Result<()> {
-    let device = stream.device();
     let mut graph = Graph::new("repack weights");
     let mut uploads = Vec::new();
     for piece in batch {
         let w = piece.wanted;
-        let target = match tensors.get(&w.info.name) {
-            Some(begun) => begun.clone(),
-            None => arena.tensor(w.target)?,
-        };
-        tensors.insert(w.info.name.clone(), target.clone());
+        let target = tensors.get(&w.info.name).ok_or_else(|| missing(&w.info.name))?;
         let target = target.slice(1, piece.first, piece.rows)?;
-        let data = || Ok::<_, Error>(&gguf.data(w.info)?[piece.bytes()]);
-        if w.natural == w.target {
-            uploads.push(stream.upload(&target, data()?)?);
+        if !w.changes() {
+            uploads.push(stream.upload(&target, &gguf.data(w.info)?[piece.bytes()])?);
             continue;
         }
-        let source = match &views[w.info.part] {
-            Some(_) => in_place(gguf, views, w)?.slice(1, piece.first, piece.rows)?,
-            None => {
-                let source = device.tensor(w.natural.dtype, &[w.natural.ne[0], piece.rows])?;
-                uploads.push(stream.upload(&source, data()?)?);
-                source
-            }
-        };
+        let source = in_place(gguf, views, w)?.slice(1, piece.first, piece.rows)?;
         let (from, to) = (graph.leaf(&source), graph.leaf(&target));
         let copy = graph.copy_into(from, to)?;
         graph.set_name(copy, w.info.name.clone());
@@ -324,7 +340,8 @@ struct Arena<'a> {
     buffer: Option<(monel::Buffer, usize)>,
 }
 
-const ALIGN: usize = 64;
+/// Where tensors begin in a buffer that several share.
+pub(crate) const ALIGN: usize = 64;
 
 impl<'a> Arena<'a> {
     fn new(device: &'a Device, sizes: impl Iterator<Item = usize>) -> Arena<'a> {

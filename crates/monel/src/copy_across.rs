@@ -6,12 +6,13 @@
 //! the piece [`RING`] before it has reached the destination, so the host never holds more than the ring.
 
 use crate::device::Core;
-use crate::device::driver::{Landing, Region, StagedBytes, Transfer};
+use crate::device::driver::{Landing, Region, Transfer};
 use crate::error::{Error, Result};
 use crate::queue::{Access, Gate, LaneId, Payload, Request, SubmissionId};
-use crate::stream::{Stream, access, contiguous, pieces, writable};
+use crate::stream::{Stream, access, contiguous, writable};
 use crate::submission::Submission;
 use crate::tensor::Tensor;
+use crate::upload::pieces;
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -90,8 +91,7 @@ impl Stream {
                 return;
             }
             let bytes = std::mem::take(&mut *landing.lock().unwrap_or_else(PoisonError::into_inner));
-            let bytes = StagedBytes { bytes, room: None };
-            encode(&core, id, Transfer::Upload { memory, region, bytes });
+            encode(&core, id, Transfer::Upload { memory, region, bytes: bytes.into() });
         });
         Ok(id)
     }

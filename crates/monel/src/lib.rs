@@ -52,6 +52,7 @@ pub mod submission;
 mod sync;
 pub mod tensor;
 pub mod trace;
+mod upload;
 
 pub use buffer::Buffer;
 pub use cancel::CancelToken;

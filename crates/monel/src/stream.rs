@@ -7,7 +7,7 @@
 use crate::buffer::Buffer;
 use crate::cancel::{CancelToken, Poke};
 use crate::device::Core;
-use crate::device::driver::{Landing, Region, Storage, Transfer};
+use crate::device::driver::{Landing, Region, Transfer};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::queue::{Access, Gate, LaneId, Payload, Request, SubmissionId};
@@ -86,54 +86,6 @@ impl Stream {
     fn encode_first(&self, inner: &Arc<recording::Inner>) -> Result<Vec<Option<Payload>>> {
         let encoded = |c| if c == 0 { encode(inner, c).map(Some) } else { Ok(inner.encoded(c)) };
         (0..inner.plan.chunks.len()).map(encoded).collect()
-    }
-
-    /// Copies `bytes` into a contiguous tensor. The caller's bytes are free when this returns (contract T1).
-    pub fn upload(&self, tensor: &Tensor, bytes: &[u8]) -> Result<Submission> {
-        let span = contiguous(tensor, "upload")?;
-        if bytes.len() != span {
-            return Err(Error::OutOfRange {
-                what: "upload".into(),
-                offset: 0,
-                bytes: bytes.len(),
-                size: span,
-            });
-        }
-        self.upload_region(tensor.buffer(), Region::linear(tensor.offset(), span), bytes)
-    }
-
-    /// Copies `bytes` into a range of a buffer.
-    pub fn upload_bytes(&self, buffer: &Buffer, offset: usize, bytes: &[u8]) -> Result<Submission> {
-        self.upload_region(buffer, Region::linear(offset, bytes.len()), bytes)
-    }
-
-    /// Copies runs of bytes into a buffer: `bytes` holds them one after the other, the buffer at `region`'s stride.
-    pub fn upload_region(&self, buffer: &Buffer, region: Region, bytes: &[u8]) -> Result<Submission> {
-        self.check(buffer, &region, "upload")?;
-        writable(buffer)?;
-        if bytes.len() != region.bytes() {
-            let size = region.bytes();
-            return Err(Error::OutOfRange { what: "upload".into(), offset: 0, bytes: bytes.len(), size });
-        }
-        if region.bytes() == 0 {
-            return Ok(Submission::new(self.core.clone(), Vec::new()));
-        }
-        if buffer.storage() == Storage::Shared
-            && let Some(id) = self.write_directly(buffer, &region, bytes)?
-        {
-            return Ok(Submission::new(self.core.clone(), vec![id]));
-        }
-        let mut submission = Submission::new(self.core.clone(), Vec::new());
-        let piece = self.core.staging.piece();
-        for part in pieces(&region, piece) {
-            let (part_region, range) = part;
-            let staged = self.core.staging.stage(&bytes[range]);
-            let memory = buffer.memory().clone();
-            let access = [access(buffer, &part_region, true)];
-            let transfer = Transfer::Upload { memory, region: part_region, bytes: staged };
-            submission.ids.push(self.transfer("upload", transfer, &access)?);
-        }
-        Ok(submission)
     }
 
     /// The bytes of a contiguous tensor, once everything before is finished (contract T2).
@@ -294,40 +246,6 @@ impl Stream {
         })
     }
 
-    /// Shared memory that nobody uses is written by this thread, in its turn: later work on it waits. `None` where it
-    /// is used, or the stream waits for an event.
-    fn write_directly(&self, buffer: &Buffer, region: &Region, bytes: &[u8]) -> Result<Option<SubmissionId>> {
-        let access = access(buffer, region, true);
-        let id = self.core.queue.with(|s| {
-            if !s.is_free(self.lane, &access) {
-                return Ok(None);
-            }
-            let request = Request {
-                lane: self.lane,
-                name: "upload".into(),
-                graph: false,
-                chunks: vec![None],
-                long: false,
-                access: [access].into(),
-                cancel: None,
-            };
-            s.submit(request).map(Some)
-        })?;
-        let Some(id) = id else { return Ok(None) };
-        let mut at = 0;
-        for r in 0..region.rows {
-            let run = &bytes[at..at + region.row];
-            if buffer.memory().write(region.offset + r * region.stride, run).is_none() {
-                let error = Error::shape("upload", "memory that the host can write");
-                self.core.queue.with(|s| s.encode_failed(id, 0, error));
-                return Ok(Some(id));
-            }
-            at += region.row;
-        }
-        self.core.queue.with(|s| s.finish_on_host(id));
-        Ok(Some(id))
-    }
-
     pub(crate) fn check(&self, buffer: &Buffer, region: &Region, what: &'static str) -> Result<()> {
         if !Arc::ptr_eq(&buffer.inner.core, &self.core) {
             return Err(Error::Foreign {
@@ -410,27 +328,4 @@ pub(crate) fn writable(buffer: &Buffer) -> Result<()> {
 
 pub(crate) fn access(buffer: &Buffer, region: &Region, write: bool) -> Access {
     Access { buffer: buffer.id(), range: region.range(), write, whole: write && region.is_dense() }
-}
-
-/// Cuts a region into pieces of at most `limit` bytes, with the range of host bytes that belongs to each.
-pub(crate) fn pieces(region: &Region, limit: usize) -> Vec<(Region, std::ops::Range<usize>)> {
-    let flat = if region.is_dense() { Region::linear(region.offset, region.bytes()) } else { *region };
-    let mut list = Vec::new();
-    if flat.row > limit {
-        for r in 0..flat.rows {
-            for at in (0..flat.row).step_by(limit) {
-                let bytes = limit.min(flat.row - at);
-                let host = r * flat.row + at;
-                list.push((Region::linear(flat.offset + r * flat.stride + at, bytes), host..host + bytes));
-            }
-        }
-        return list;
-    }
-    let rows = limit / flat.row;
-    for r in (0..flat.rows).step_by(rows) {
-        let count = rows.min(flat.rows - r);
-        let part = Region { offset: flat.offset + r * flat.stride, rows: count, ..flat };
-        list.push((part, r * flat.row..(r + count) * flat.row));
-    }
-    list
 }

@@ -25,6 +25,8 @@ struct Row {
     test: String,
     device: String,
     threads: u32,
+    /// Milliseconds from opening the file to weights on the device.
+    load_ms: f64,
     tps: Vec<f64>,
     tps_median: f64,
     /// The median's share of the ceiling, 1 for all of it.
@@ -85,7 +87,10 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     for &threads in &args.threads {
         let device = session::device(args.device.device.as_deref(), Some(threads))?;
         let file = ModelFile::open(&path)?;
-        let warm_up = if device.info().kind == DeviceKind::Cpu { Duration::ZERO } else { WARM_UP };
+        let warm_up = match device.info().kind {
+            DeviceKind::Cpu | DeviceKind::Software => Duration::ZERO,
+            DeviceKind::Integrated | DeviceKind::Discrete => WARM_UP,
+        };
         let tests = tests(args);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
         let cache = session::context_options(&file, None, &args.cache);
@@ -105,6 +110,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
                 test: test.name(),
                 device: device.info().id.clone(),
                 threads,
+                load_ms: model.load_time.as_secs_f64() * 1e3,
                 tps,
                 tps_median,
                 ceiling_share: ceiling.as_ref().map(|c| c.seconds * tests_per_second),

@@ -8,13 +8,14 @@ use serde_json::json;
 
 use crate::args::devices::Args;
 use crate::exit::Outcome;
-use crate::output::{Align, Output, Table, bytes};
+use crate::output::{Align, Output, Table, bytes, note};
 use crate::session;
 
 /// Lists the machine's devices.
 ///
 /// # Errors
-/// When one cannot be opened, and stdout's errors.
+/// Stdout's errors, and CPU features that are asked for and not there. A device that cannot be opened is left out and
+/// named on stderr, as is what keeps the machine's GPUs from being listed.
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
     let mut list = Vec::new();
     let used = Isa::from_env().map_err(monel::Error::Features)?;
@@ -25,7 +26,13 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     let mut table =
         Table::new([id, kind, memory, free, ("name", Align::Left), ("capabilities", Align::Left)]);
     for listing in monel::device::list() {
-        let device = monel::device::open(Some(&listing.id), session::default_threads())?;
+        let device = match monel::device::open(Some(&listing.id), session::default_threads()) {
+            Ok(device) => device,
+            Err(error) => {
+                note(format_args!("left out: {} ({}): {error}", listing.id, listing.name));
+                continue;
+            }
+        };
         let (info, memory) = (device.info(), device.memory());
         let mut capabilities: Vec<String> = device.capabilities().iter().map(|c| (*c).to_string()).collect();
         capabilities.extend(info.features.iter().cloned());
@@ -50,6 +57,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         }
         list.push(entry);
     }
+    monel::device::problems().iter().for_each(note);
     if args.json {
         out.json(&json!({ "devices": list }))?
     } else {

@@ -5,6 +5,8 @@
 //! order: that is the engine's, once, for all devices. Adding a device means a folder beside `software/` with this
 //! trait in it and a line in `device/mod.rs`.
 
+pub use super::staging::{DriverBytes, HostBytes, StagedBytes};
+
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Value};
 use crate::ops::Op;
@@ -14,6 +16,7 @@ use crate::trace::Trace;
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -84,6 +87,12 @@ pub trait Memory: Any + Send + Sync {
     fn address(&self) -> u64;
     /// For shared memory: copies host bytes in at `offset`. `None` where the host cannot see it.
     fn write(&self, offset: usize, bytes: &[u8]) -> Option<()>;
+
+    /// Where the host sees these bytes of shared memory. `None` where it cannot, or the driver wants [`Memory::write`].
+    /// Whoever uses the address has waited for his turn on the bytes.
+    fn host(&self, _range: Range<usize>) -> Option<NonNull<u8>> {
+        None
+    }
 }
 
 /// Host memory that belongs to somebody else, such as a mapped file.
@@ -178,13 +187,6 @@ pub enum Transfer {
     },
 }
 
-/// Bytes in the staging ring; their room is given back on drop.
-pub struct StagedBytes {
-    /// The bytes.
-    pub bytes: Vec<u8>,
-    pub(crate) room: Option<Arc<super::staging::Staging>>,
-}
-
 /// A committed piece of work.
 pub struct Job {
     /// Its place in the order.
@@ -261,6 +263,12 @@ pub trait Driver: Send + Sync {
         chunk: usize,
         scratch: Option<&Arc<dyn Memory>>,
     ) -> Result<Arc<dyn Commands>>;
+
+    /// Memory that uploads of `bytes` are staged in, with any content, where the driver has a kind that the device reads
+    /// faster than the host's usual one. Whatever comes back in [`Transfer::Upload`] may be this or plain memory.
+    fn stage(&self, _bytes: usize) -> Result<Option<Box<dyn DriverBytes>>> {
+        Ok(None)
+    }
 
     /// Encodes a transfer.
     fn encode_transfer(&self, transfer: Transfer) -> Result<Arc<dyn Commands>>;

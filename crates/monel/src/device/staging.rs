@@ -1,9 +1,14 @@
 //! The staging ring: a bound on host bytes that wait to be uploaded (contract T1, T4).
 //!
-//! An upload copies the caller's bytes into staging memory and returns; the room is given back when the device has
-//! passed the upload. When the ring is full, the caller waits for room, which the queue frees in order.
+//! Who uploads writes straight into staging memory, which is the driver's own where it has a kind that the device reads
+//! by itself; so a byte of a file is touched once on the host. The room is given back when the device has passed the
+//! upload. When the ring is full, the caller waits for room, which the queue frees in order; several threads may fill
+//! their pieces at once.
 
-use super::driver::StagedBytes;
+use super::driver::Driver;
+use crate::error::Result;
+use std::any::Any;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -26,9 +31,9 @@ impl Staging {
         (self.limit / 4).max(1)
     }
 
-    /// Copies `rows` runs of `row` bytes, `stride` apart, waiting for room first. At most [`Staging::piece`] bytes.
-    pub fn stage(self: &Arc<Self>, bytes: &[u8]) -> StagedBytes {
-        let need = bytes.len().min(self.limit);
+    /// Staging memory of `bytes`, at most [`Staging::piece`], with any content. Waits for room first.
+    pub fn stage(self: &Arc<Self>, driver: &dyn Driver, bytes: usize) -> Result<StagedBytes> {
+        let need = bytes.min(self.limit);
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         while *used > 0 && *used + need > self.limit {
             used = self.freed.wait(used).unwrap_or_else(PoisonError::into_inner);
@@ -36,7 +41,13 @@ impl Staging {
         *used += need;
         self.peak.fetch_max(*used, Ordering::Relaxed);
         drop(used);
-        StagedBytes { bytes: bytes.to_vec(), room: Some(self.clone()) }
+        // Given back also when there is no memory.
+        let room = Room { ring: self.clone(), need };
+        let bytes = match driver.stage(bytes)? {
+            Some(own) => HostBytes(Kind::Driver(own)),
+            None => vec![0; bytes].into(),
+        };
+        Ok(StagedBytes { bytes, _room: Some(room) })
     }
 
     /// Bytes staged now, and the most there ever were.
@@ -45,11 +56,83 @@ impl Staging {
     }
 }
 
-impl Drop for StagedBytes {
+/// Bytes on the way to a device; their room in the ring is given back on drop.
+pub struct StagedBytes {
+    /// The bytes.
+    pub bytes: HostBytes,
+    _room: Option<Room>,
+}
+
+/// Bytes that are bounded by something else than the ring.
+impl From<Vec<u8>> for StagedBytes {
+    fn from(bytes: Vec<u8>) -> StagedBytes {
+        StagedBytes { bytes: bytes.into(), _room: None }
+    }
+}
+
+struct Room {
+    ring: Arc<Staging>,
+    need: usize,
+}
+
+impl Drop for Room {
     fn drop(&mut self) {
-        if let Some(ring) = &self.room {
-            *ring.used.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes.len().min(ring.limit);
-            ring.freed.notify_all();
+        *self.ring.used.lock().unwrap_or_else(PoisonError::into_inner) -= self.need;
+        self.ring.freed.notify_all();
+    }
+}
+
+/// Host memory of a driver's own.
+pub trait DriverBytes: Any + Send + Sync {
+    /// To read.
+    fn bytes(&self) -> &[u8];
+    /// To write.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+/// Host memory, plain or a driver's own.
+pub struct HostBytes(Kind);
+
+enum Kind {
+    Plain(Vec<u8>),
+    Driver(Box<dyn DriverBytes>),
+}
+
+impl HostBytes {
+    /// What [`Driver::stage`] gave, where this is memory of that driver.
+    pub fn of_driver<T: DriverBytes>(&self) -> Option<&T> {
+        match &self.0 {
+            Kind::Plain(_) => None,
+            Kind::Driver(own) => {
+                let any: &dyn Any = own.as_ref();
+                any.downcast_ref()
+            }
+        }
+    }
+}
+
+impl From<Vec<u8>> for HostBytes {
+    fn from(bytes: Vec<u8>) -> HostBytes {
+        HostBytes(Kind::Plain(bytes))
+    }
+}
+
+impl Deref for HostBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Kind::Plain(bytes) => bytes,
+            Kind::Driver(own) => own.bytes(),
+        }
+    }
+}
+
+impl DerefMut for HostBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.0 {
+            Kind::Plain(bytes) => bytes,
+            Kind::Driver(own) => own.bytes_mut(),
         }
     }
 }

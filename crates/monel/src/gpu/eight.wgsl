@@ -2,7 +2,6 @@
 struct Group { a: vec4<f32>, b: vec4<f32> }
 struct Acts { a: vec4<f32>, b: vec4<f32> }
 fn acts_of(c: u32, g: u32) -> Acts {
-  let at = p.x4 + c * p.column + 2u * g;
-  return Acts(x4[at], x4[at + 1u]);
+  $ACTS
 }
 fn dot_group(w: Group, x: Acts) -> f32 { return dot(w.a, x.a) + dot(w.b, x.b); }

@@ -6,8 +6,7 @@ fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
 // As many activations: codes c0, c1, the scale s.x, and s.y = s.x times the sum of the codes.
 struct Acts { c0: vec4<u32>, c1: vec4<u32>, s: vec2<f32> }
 fn acts_of(c: u32, g: u32) -> Acts {
-  let at = p.x4 + c * p.column;
-  return Acts(x4[at + 2u * g], x4[at + 2u * g + 1u], x2[2u * (at + 2u * p.groups) + g]);
+  $ACTS
 }
 fn dot_group(w: Group, x: Acts) -> f32 {
   if !$TWO_SCALES { return x.s.x * (w.d0 * f32(dot16(w.low, x.c0) + dot16(w.high, x.c1))) + w.m * x.s.y; }

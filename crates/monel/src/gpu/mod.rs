@@ -157,6 +157,8 @@ pub struct Dispatch {
     pub table_at: Option<usize>,
     /// What a fault's value means; `None` for kernels that cannot fail.
     pub fault: Option<FaultText>,
+    /// Whether it needs nothing of the dispatch before it in its step, so that both may run at once.
+    pub beside: bool,
 }
 
 /// Turns the value that a kernel reported into words.

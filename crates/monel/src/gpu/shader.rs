@@ -226,6 +226,7 @@ impl Shader {
             table: self.table,
             table_at: self.table_at,
             fault: self.fault,
+            beside: false,
         })
     }
 

@@ -17,6 +17,36 @@ pub struct Rig {
     background: Mutex<Option<(Script, Option<Background>)>>,
     #[cfg(feature = "vulkan")]
     holder: Option<monel::device::vulkan::Holder>,
+    #[allow(dead_code, reason = "ends when it is dropped, after the device")]
+    turn: Option<Turn>,
+}
+
+/// One test at a time has a GPU. A device that a test holds makes NVIDIA's driver wait, in the middle of closing another
+/// device of the process, under a lock that the holder needs to go on. (Only tests hold devices: the engine never commits
+/// work that waits for the host.)
+pub struct Turn {
+    _guard: std::sync::MutexGuard<'static, ()>,
+}
+
+impl Turn {
+    /// `None` where this thread has it already.
+    fn take() -> Option<Turn> {
+        static TURN: Mutex<()> = Mutex::new(());
+        if TAKEN.replace(true) {
+            return None;
+        }
+        Some(Turn { _guard: TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner) })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TAKEN.set(false);
+    }
+}
+
+thread_local! {
+    static TAKEN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// Options with a small budget of everything.
@@ -52,8 +82,11 @@ fn vulkan_rig(options: &Options) -> Option<Rig> {
     let index = std::env::var("MONEL_VULKAN_DEVICE").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     let settings = options.settings.clone();
     let options = vulkan::Options { index, cache: None, settings, ..vulkan::Options::default() };
+    let turn = Turn::take();
     let (device, holder) = vulkan::create(&options).unwrap();
-    Some(Rig { name: "vulkan".into(), device, background: Mutex::new(None), holder: Some(holder) })
+    // The CPU in a GPU's clothes has no such driver, and tests of it may go on beside each other.
+    let turn = turn.filter(|_| device.info().kind != monel::DeviceKind::Software);
+    Some(Rig { name: "vulkan".into(), device, background: Mutex::new(None), holder: Some(holder), turn })
 }
 
 #[cfg(not(feature = "vulkan"))]
@@ -69,6 +102,7 @@ impl Rig {
             background: Mutex::new(background),
             #[cfg(feature = "vulkan")]
             holder: None,
+            turn: None,
         }
     }
 }

@@ -48,6 +48,94 @@ fn t1_staging_is_a_bounded_ring() {
     });
 }
 
+/// What a caller's own code fails with.
+#[derive(Debug)]
+enum Fault {
+    Engine(Error),
+    Caller(usize),
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        Fault::Engine(error)
+    }
+}
+
+#[test]
+fn t1_an_upload_whose_bytes_fail_leaves_stream_and_staging_usable() {
+    let mut options = options();
+    options.settings.staging = 8192;
+    on_each(&options, |rig| {
+        let stream = rig.device.stream();
+        let bytes = noise(40_000, 7);
+        let good = |at: usize, out: &mut [u8]| {
+            out.copy_from_slice(&bytes[at..at + out.len()]);
+            Ok::<(), Fault>(())
+        };
+        for (storage, busy) in [(Storage::Private, false), (Storage::Shared, false), (Storage::Shared, true)]
+        {
+            let buffer = rig.device.allocate(storage, 40_064).unwrap();
+            let tensor = buffer.tensor(64, monel::DType::F32, &[10_000]).unwrap();
+            let held = busy.then(|| rig.hold());
+            if busy {
+                // Memory in use is not written directly: the bytes go through the ring.
+                drop(stream.fill(&buffer, 0, 64, 9).unwrap());
+            }
+            let mut next = 0;
+            let failed = stream.upload_with(&tensor, |at, out| {
+                assert_eq!(at, next, "pieces in order");
+                next += out.len();
+                if at >= 4096 { Err(Fault::Caller(at)) } else { good(at, out) }
+            });
+            assert!(matches!(failed, Err(Fault::Caller(4096))), "{:?}", failed.err());
+            drop(held);
+            eventually("the room of pieces is given back", || rig.device.staging_usage().0 == 0);
+            stream.synchronize().unwrap();
+            stream.upload_with(&tensor, good).unwrap().wait().unwrap();
+            assert_eq!(stream.download(&tensor).unwrap().wait().unwrap(), bytes);
+            let refused = stream.upload(&tensor, &bytes[1..]);
+            assert!(matches!(refused, Err(Error::OutOfRange { .. })));
+        }
+        let row = rig.device.tensor(monel::DType::F32, &[8, 8]).unwrap().permute([1, 0, 2, 3]).unwrap();
+        let refused = stream.upload_with(&row, |_, _| -> Result<(), Fault> { panic!("nothing to fill") });
+        assert!(matches!(refused, Err(Fault::Engine(Error::Shape { .. }))));
+    });
+}
+
+#[test]
+fn t1_staging_is_bounded_for_many_threads_that_fill_it_at_once() {
+    // Pieces are a quarter of the ring.
+    const THREADS: usize = 4;
+    const SIZE: usize = 100_000;
+    let mut options = options();
+    options.settings.staging = 8192;
+    on_each(&options, |rig| {
+        let together = std::sync::Barrier::new(THREADS);
+        std::thread::scope(|scope| {
+            for seed in 0..THREADS {
+                let (together, device) = (&together, &rig.device);
+                scope.spawn(move || {
+                    let stream = device.stream();
+                    let buffer = device.allocate(Storage::Private, SIZE).unwrap();
+                    let tensor = buffer.tensor(0, monel::DType::F32, &[SIZE / 4]).unwrap();
+                    let bytes = noise(SIZE, seed);
+                    let upload = stream.upload_with(&tensor, |at, out| {
+                        if at == 0 {
+                            // Nobody goes on before every thread has a piece to fill.
+                            together.wait();
+                        }
+                        out.copy_from_slice(&bytes[at..at + out.len()]);
+                        Ok::<(), Error>(())
+                    });
+                    drop(upload.unwrap());
+                    assert_eq!(stream.download(&tensor).unwrap().wait().unwrap(), bytes, "thread {seed}");
+                });
+            }
+        });
+        assert_eq!(rig.device.staging_usage(), (0, 8192));
+    });
+}
+
 #[test]
 fn t2_downloads_of_any_size_and_alignment() {
     on_each(&options(), |rig| {

@@ -209,7 +209,7 @@ impl FaultSlot {
     /// What was reported (an op by its number from 1 and its value), if anything was; it is forgotten.
     fn read(&self) -> Option<(u32, u32)> {
         let at = self.number as usize * SLOT;
-        let words = self.owner.memory.host()?.wrapping_add(at).cast::<u32>();
+        let words = self.owner.memory.view()?.wrapping_add(at).cast::<u32>();
         // SAFETY: the slot lies inside the memory and is aligned; the device has passed the chunk. A replay of it that
         // is under way may write meanwhile, which volatile accesses allow.
         unsafe {

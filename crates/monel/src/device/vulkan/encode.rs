@@ -59,7 +59,9 @@ impl Shared {
                 levels.push(Vec::new());
                 phase = levels.len() - 1;
             }
-            for (level, ready) in (phase..).zip(collect.step(&step.ops)?) {
+            let mut level = phase;
+            for (i, ready) in collect.step(&step.ops)?.into_iter().enumerate() {
+                level += usize::from(i > 0 && !ready.dispatch.beside);
                 if levels.len() <= level {
                     levels.push(Vec::new());
                 }

@@ -6,12 +6,13 @@
 use super::gpu::Gpu;
 use super::ranges::Ranges;
 use super::record::Bound;
-use crate::device::driver::{Memory, Storage};
+use crate::device::driver::{DriverBytes, Memory, Storage};
 use crate::device::software::memory::PrivateAddresses;
 use crate::error::{Error, Result};
 use ash::vk;
 use std::any::Any;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -271,13 +272,18 @@ impl GpuMemory {
     pub fn of<'a>(memory: &'a Arc<dyn Memory>, gpu: &Gpu) -> Result<&'a GpuMemory> {
         let any: &dyn Any = memory.as_ref();
         match any.downcast_ref::<GpuMemory>() {
-            Some(memory) if std::ptr::eq(memory.block.gpu.as_ref(), gpu) => Ok(memory),
+            Some(memory) if memory.is_of(gpu) => Ok(memory),
             _ => Err(Error::Foreign {
                 what: "a buffer".into(),
                 expected: gpu.adapter.name.clone(),
                 found: "another device".into(),
             }),
         }
+    }
+
+    /// Whether it is memory of this device.
+    pub fn is_of(&self, gpu: &Gpu) -> bool {
+        std::ptr::eq(self.block.gpu.as_ref(), gpu)
     }
 
     /// The offset in the block of a range of this piece, which has to lie inside.
@@ -295,7 +301,7 @@ impl GpuMemory {
     }
 
     /// The host's view. `None` for private memory.
-    pub fn host(&self) -> Option<*mut u8> {
+    pub fn view(&self) -> Option<*mut u8> {
         if self.block.mapped.is_null() {
             return None;
         }
@@ -307,7 +313,7 @@ impl GpuMemory {
     pub fn put(&self, offset: usize, bytes: &[u8]) -> Option<()> {
         let end = offset.checked_add(bytes.len()).filter(|&end| end <= self.bytes)?;
         debug_assert!(end <= self.bytes);
-        let to = self.host()?;
+        let to = self.view()?;
         // SAFETY: the range lies inside the piece, whose turn this is: it is new, or the queue said so.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(offset), bytes.len()) };
         Some(())
@@ -315,7 +321,7 @@ impl GpuMemory {
 
     /// Copies bytes out to the host.
     pub fn get(&self, out: &mut [u8]) -> Option<()> {
-        let from = self.host().filter(|_| out.len() <= self.bytes)?;
+        let from = self.view().filter(|_| out.len() <= self.bytes)?;
         // SAFETY: as above; the device's writes are finished and were made visible to the host.
         unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
         Some(())
@@ -329,6 +335,32 @@ impl Memory for GpuMemory {
 
     fn write(&self, offset: usize, bytes: &[u8]) -> Option<()> {
         if self.block.used_for == Use::Shared { self.put(offset, bytes) } else { None }
+    }
+
+    fn host(&self, range: Range<usize>) -> Option<NonNull<u8>> {
+        let inside = range.start <= range.end && range.end <= self.bytes;
+        let start = self.view().filter(|_| inside && self.block.used_for == Use::Shared)?;
+        NonNull::new(start.wrapping_add(range.start))
+    }
+}
+
+/// Staging memory, which one upload has to itself until the device has passed it.
+impl DriverBytes for GpuMemory {
+    fn bytes(&self) -> &[u8] {
+        match self.view() {
+            // SAFETY: the piece has as many bytes, mapped for as long as the block lives, which the piece holds; they
+            // are written through the one owner of the piece, or by the device once the owner has handed it over.
+            Some(start) => unsafe { std::slice::from_raw_parts(start, self.bytes) },
+            None => &[],
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self.view() {
+            // SAFETY: as above, and this is the owner.
+            Some(start) => unsafe { std::slice::from_raw_parts_mut(start, self.bytes) },
+            None => &mut [],
+        }
     }
 }
 

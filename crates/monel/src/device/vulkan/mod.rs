@@ -32,7 +32,7 @@ mod validation;
 pub use queue::Brake;
 pub use validation::messages as validation_messages;
 
-use super::driver::{Commands, Driver, Info, Job, Memory, MemoryInfo, Sink, Storage, Transfer};
+use super::driver::{Commands, Driver, DriverBytes, Info, Job, Memory, MemoryInfo, Sink, Storage, Transfer};
 use super::{Counts, Device, DeviceKind, Listing, Settings};
 use crate::error::{Error, Result};
 use crate::gpu::{GpuCall, Memory as Which, Operand};
@@ -293,7 +293,15 @@ impl Driver for Vulkan {
             };
             inputs.iter().chain([&value]).any(|&v| graph.desc(v).span() > reach)
         };
-        Some(if group.iter().any(large) { vec![first] } else { group })
+        let small = group.iter().take_while(|v| !large(v)).count();
+        let shorter = &group[..small];
+        let limits = &self.shared.gpu.limits();
+        Some(
+            match small == group.len() || small > 1 && crate::gpu::fuse::holds(graph, uses, shorter, limits) {
+                true => shorter.to_vec(),
+                false => vec![first],
+            },
+        )
     }
 
     fn allocate(&self, storage: Storage, bytes: usize) -> Result<Arc<dyn Memory>> {
@@ -310,6 +318,10 @@ impl Driver for Vulkan {
         scratch: Option<&Arc<dyn Memory>>,
     ) -> Result<Arc<dyn Commands>> {
         Ok(Arc::new(self.shared.encode_chunk(plan, chunk, scratch)?))
+    }
+
+    fn stage(&self, bytes: usize) -> Result<Option<Box<dyn DriverBytes>>> {
+        Ok(Some(Box::new(self.shared.stage(bytes)?)))
     }
 
     fn encode_transfer(&self, transfer: Transfer) -> Result<Arc<dyn Commands>> {

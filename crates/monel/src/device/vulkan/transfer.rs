@@ -110,14 +110,24 @@ impl Shared {
         region: &Region,
         bytes: StagedBytes,
     ) -> Result<GpuCommands> {
-        let staging = self.allocator.piece(Use::Staging, "staging for an upload", bytes.bytes.len())?;
-        let seen = staging.put(0, &bytes.bytes);
-        seen.ok_or_else(|| Error::Kernel("staging memory that the host cannot see".into()))?;
         let target = GpuMemory::of(&memory, &self.gpu)?;
         let dense = Region::linear(0, bytes.bytes.len());
-        let copies = copies((&staging, &dense), (target, region))?;
         let keep = vec![memory.clone()];
+        // What the caller wrote into memory of ours is copied from there.
+        if let Some(staging) = bytes.bytes.of_driver::<GpuMemory>().filter(|s| s.is_of(&self.gpu)) {
+            let copies = copies((staging, &dense), (target, region))?;
+            return self.transfer(&[copies], None, After::Nothing, keep, Vec::new(), Some(bytes));
+        }
+        let staging = self.stage(bytes.bytes.len())?;
+        let seen = staging.put(0, &bytes.bytes);
+        seen.ok_or_else(|| Error::Kernel("staging memory that the host cannot see".into()))?;
+        let copies = copies((&staging, &dense), (target, region))?;
         self.transfer(&[copies], None, After::Nothing, keep, vec![staging], Some(bytes))
+    }
+
+    /// Memory that uploads are staged in, mapped for as long as it lives.
+    pub fn stage(&self, bytes: usize) -> Result<GpuMemory> {
+        self.allocator.piece(Use::Staging, "staging for an upload", bytes)
     }
 
     /// The whole words of long runs are filled, everything else is copied from a pattern.
@@ -204,7 +214,7 @@ impl Shared {
 
     /// Zeros in new memory, before anything that is committed later.
     pub fn zero(self: &Arc<Self>, memory: &GpuMemory) -> Result<()> {
-        if let Some(host) = memory.host() {
+        if let Some(host) = memory.view() {
             // SAFETY: the piece is new, so nobody else uses its bytes.
             unsafe { host.write_bytes(0, memory.bytes) };
             return Ok(());

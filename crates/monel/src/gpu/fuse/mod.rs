@@ -110,6 +110,11 @@ pub fn find(graph: &Graph, uses: &Uses, first: Value, limits: &Limits) -> Vec<Va
     vec![first]
 }
 
+/// Whether there are kernels for the first nodes of a group alone.
+pub fn holds(graph: &Graph, uses: &Uses, group: &[Value], limits: &Limits) -> bool {
+    shader(&members(graph, uses, group), limits).is_ok()
+}
+
 /// The kernels of a group that [`find`] made.
 pub fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Dispatch>, String> {
     let mut reasons = Vec::new();

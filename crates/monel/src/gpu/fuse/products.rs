@@ -1,11 +1,11 @@
-//! Products of few columns with what follows: bias, residual; the two products of a gated unit, its activation, and the
+//! Products of few columns with the norm before them and with what follows: bias, residual; the two products of a gated unit, its activation, and the
 //! quantizing of its result for the next product.
 
 use super::{Member, View, same};
 use crate::gpu::{Dispatch, Limits, Operand};
 use crate::graph::Value;
-use crate::ops::mat_vec::{self, MAX_COLUMNS, Product};
-use crate::ops::{Binary, BinaryKind, Glu, MatMul, QuantizeRows};
+use crate::ops::mat_vec::{self, MAX_COLUMNS, Normed, Product};
+use crate::ops::{Binary, BinaryKind, Glu, MatMul, QuantizeRows, RmsNorm};
 use crate::tensor::DType;
 
 fn is_add(view: &View<'_>, value: Value) -> bool {
@@ -14,36 +14,68 @@ fn is_add(view: &View<'_>, value: Value) -> bool {
 
 pub(super) fn find(view: &View<'_>, first: Value) -> Vec<Value> {
     let mut group = vec![first];
-    let (Some(_), Some(node)) = (view.op::<MatMul>(first), view.node(first)) else { return group };
+    if view.op::<RmsNorm>(first).is_some() {
+        return normed(view, first).unwrap_or(group);
+    }
+    product(view, &mut group, first);
+    group
+}
+
+/// A norm of one row with all products that read it: those of a gated unit, of q, k and v, or of the logits.
+fn normed(view: &View<'_>, norm: Value) -> Option<Vec<Value>> {
+    let mut group = vec![norm];
+    if view.desc(norm).rows() != 1 {
+        return None;
+    }
+    group.extend(view.next(&group, norm).filter(|&v| view.op::<QuantizeRows>(v).is_some()));
+    let x = group[group.len() - 1];
+    for &reader in view.uses.of(view.graph, x) {
+        if !group.contains(&reader) {
+            let joins = view.op::<MatMul>(reader).is_some() && view.joins(&group, x, reader);
+            if !joins {
+                return None;
+            }
+            group.push(reader);
+            if !product(view, &mut group, reader) {
+                return None;
+            }
+        }
+    }
+    Some(group)
+}
+
+/// Adds to a group what follows the product `first`, its last node. Whether that is a product of few columns.
+fn product(view: &View<'_>, group: &mut Vec<Value>, first: Value) -> bool {
+    let (Some(_), Some(node)) = (view.op::<MatMul>(first), view.node(first)) else { return false };
     let x = view.desc(node.inputs[1]);
     if x.rows() > MAX_COLUMNS || mat_vec::takes(view.desc(node.inputs[0])) != Some(x.dtype) {
-        return group;
+        return false;
     }
     // Gate, up, and what makes one of both.
     let glu = view.uses.only(view.graph, first).filter(|&v| view.op::<Glu>(v).is_some());
     if let Some(glu) = glu {
-        let Some([gate, up]) = view.node(glu).map(|n| &n.inputs[..2]) else { return group };
+        let Some([gate, up]) = view.node(glu).map(|n| &n.inputs[..2]) else { return true };
         let twin = |v: Value| view.node(v).is_some_and(|n| n.inputs.get(1) == Some(&node.inputs[1]));
         if *gate == first
             && view.op::<MatMul>(*up).is_some()
             && twin(*up)
             && view.uses.only(view.graph, *up) == Some(glu)
-            && crate::plan::can_join(view.graph, &group, *up)
+            && crate::plan::can_join(view.graph, group, *up)
         {
             group.push(*up);
-            if !crate::plan::can_join(view.graph, &group, glu) {
+            if !crate::plan::can_join(view.graph, group, glu) {
                 group.pop();
-                return group;
+                return true;
             }
             group.push(glu);
-            group.extend(view.next(&group, glu).filter(|&v| view.op::<QuantizeRows>(v).is_some()));
+            group.extend(view.next(group, glu).filter(|&v| view.op::<QuantizeRows>(v).is_some()));
         }
-        return group;
+        return true;
     }
     // A bias, then a residual; either may be missing.
     let mut last = first;
     for _ in 0..2 {
-        match view.next(&group, last).filter(|&v| is_add(view, v)) {
+        match view.next(group, last).filter(|&v| is_add(view, v)) {
             Some(add) => {
                 group.push(add);
                 last = add;
@@ -51,7 +83,7 @@ pub(super) fn find(view: &View<'_>, first: Value) -> Vec<Value> {
             None => break,
         }
     }
-    group
+    true
 }
 
 /// The other operand of an addition of `made`.
@@ -66,12 +98,63 @@ fn other<'a>(add: &'a Member<'_>, made: &Operand) -> Option<&'a Operand> {
 
 pub(super) fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Dispatch>, String> {
     let no = || Err("no product with what follows it".to_string());
-    let [product, rest @ ..] = members else { return no() };
-    if product.is::<MatMul>().is_none() || product.kept {
+    let (norm, mut rest) = match members {
+        [norm, quantize, rest @ ..]
+            if quantize.is::<QuantizeRows>().is_some() && same(&quantize.inputs[0], &norm.output) =>
+        {
+            (Some((norm, quantize)), rest)
+        }
+        [norm, rest @ ..] if norm.is::<RmsNorm>().is_some() => (Some((norm, norm)), rest),
+        rest => (None, rest),
+    };
+    let normed = match norm {
+        None => None,
+        Some((norm, last)) => match norm.is::<RmsNorm>() {
+            Some(op) if !norm.kept && !last.kept => {
+                let normed = Normed { x: &norm.inputs[0], weight: norm.inputs.get(1), eps: op.eps };
+                Some((normed, &last.output))
+            }
+            _ => return no(),
+        },
+    };
+    let mut dispatches: Vec<Dispatch> = Vec::new();
+    while let [product, behind @ ..] = rest {
+        // Products of one input need nothing of each other.
+        if !dispatches.is_empty() && normed.is_none() {
+            return no();
+        }
+        let following = match behind {
+            [up, glu, quantize @ ..] if up.is::<MatMul>().is_some() && glu.is::<Glu>().is_some() => {
+                2 + usize::from(quantize.first().is_some_and(|q| q.is::<QuantizeRows>().is_some()))
+            }
+            _ => behind.iter().take_while(|m| m.is::<Binary>().is_some()).count(),
+        };
+        let (following, others) = behind.split_at(following);
+        let mut dispatch = one(product, following, normed, limits)?;
+        dispatch.beside = !dispatches.is_empty();
+        dispatches.push(dispatch);
+        rest = others;
+    }
+    if dispatches.is_empty() { no() } else { Ok(dispatches) }
+}
+
+/// A product with its unit, or with a bias and a residual, and with the norm of its input.
+fn one(
+    product: &Member<'_>,
+    following: &[Member<'_>],
+    normed: Option<(Normed<'_>, &Operand)>,
+    limits: &Limits,
+) -> Result<Dispatch, String> {
+    let no = || Err("no product with what follows it".to_string());
+    if product.is::<MatMul>().is_none() || product.kept && !following.is_empty() {
         return no();
     }
     let (w, x) = (&product.inputs[0], &product.inputs[1]);
-    if let [up, glu, quantize @ ..] = rest
+    if normed.is_some_and(|(_, made)| !same(x, made)) {
+        return no();
+    }
+    let normed = normed.map(|(norm, _)| norm);
+    if let [up, glu, quantize @ ..] = following
         && let Some(kind) = glu.is::<Glu>()
     {
         let shares = up.is::<MatMul>().is_some()
@@ -90,13 +173,13 @@ pub(super) fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Disp
             return no();
         }
         let gated = Some((&up.inputs[0], kind.activation()));
-        return Product { w, gated, x, bias: None, residual: None, y }.dispatch(limits).map(|d| vec![d]);
+        return Product { w, gated, x, normed, bias: None, residual: None, y }.dispatch(limits);
     }
     let (mut bias, mut residual) = (None, None);
     let mut made = &product.output;
-    for (i, add) in rest.iter().enumerate() {
+    for (i, add) in following.iter().enumerate() {
         let Some(term) = other(add, made) else { return no() };
-        let last = i + 1 == rest.len();
+        let last = i + 1 == following.len();
         if term.desc.dtype != DType::F32 || !last && add.kept {
             return no();
         }
@@ -109,5 +192,5 @@ pub(super) fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Disp
         }
         made = &add.output;
     }
-    Product { w, gated: None, x, bias, residual, y: made }.dispatch(limits).map(|d| vec![d])
+    Product { w, gated: None, x, normed, bias, residual, y: made }.dispatch(limits)
 }

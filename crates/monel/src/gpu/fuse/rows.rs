@@ -63,6 +63,7 @@ pub(super) fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Disp
     let parts = quads.div_ceil(threads);
     let mut shader = Shader::new("rows", include_str!("rows.wgsl"))
         .reductions(threads as u32)
+        .part(include_str!("../norm_factor.wgsl"))
         .part(include_str!("../quantize.wgsl"))
         .define("PARTS", parts)
         .number("rows", rows)

@@ -82,11 +82,10 @@ impl Cut {
         })
     }
 
-    /// Text that makes the sums of rows from `first` on, of which those past the end repeat the last.
-    pub fn product(&self, cols: usize, groups: usize, gated: bool) -> String {
+    /// Text that makes the sums of rows from `first` on, of which those past the end repeat the last. `early` is done while
+    /// the first weights are on their way, by all invocations; only where each has a first group ([`Self::all_begin`]).
+    pub fn product(&self, cols: usize, groups: usize, gated: bool, early: Option<&str>) -> String {
         let Cut { rows, steps, lanes, .. } = *self;
-        let whole = groups.is_multiple_of(lanes * steps);
-        let matrices = if gated { &[("w", "s"), ("u", "t")][..] } else { &[("w", "s")] };
         let mut text = String::new();
         let out = &mut text;
         for sum in self.sums(cols, gated) {
@@ -95,7 +94,36 @@ impl Cut {
         for r in 0..rows {
             let _ = writeln!(out, "let row{r} = min(first + {r}u, p.n - 1u) * p.row;");
         }
-        let _ = writeln!(out, "for (var g0 = inner; g0 < p.groups; g0 += {}u) {{", lanes * steps);
+        let mut begin = "inner".to_string();
+        if let Some(early) = early {
+            let _ = writeln!(out, "{{ let g0 = inner;");
+            self.turn(out, cols, groups, gated, early);
+            out.push_str("}\n");
+            begin = format!("inner + {}u", lanes * steps);
+        }
+        let _ = writeln!(out, "for (var g0 = {begin}; g0 < p.groups; g0 += {}u) {{", lanes * steps);
+        self.turn(out, cols, groups, gated, "");
+        out.push_str("}\n");
+        let mut other = lanes / 2;
+        while other > 0 {
+            for sum in self.sums(cols, gated) {
+                let _ = writeln!(out, "{sum} += subgroupShuffleXor({sum}, {other}u);");
+            }
+            other /= 2;
+        }
+        text
+    }
+
+    /// Whether every lane has a group of each row.
+    pub fn all_begin(&self, groups: usize) -> bool {
+        groups >= self.lanes
+    }
+
+    /// The groups from g0 on that a lane takes at once: asks for all of them, does what is between, and uses them.
+    fn turn(&self, out: &mut String, cols: usize, groups: usize, gated: bool, between: &str) {
+        let Cut { rows, steps, lanes, .. } = *self;
+        let whole = groups.is_multiple_of(lanes * steps);
+        let matrices = if gated { &[("w", "s"), ("u", "t")][..] } else { &[("w", "s")] };
         for i in 1..steps {
             let _ = match whole {
                 true => writeln!(out, "let g{i} = g0 + {}u;", i * lanes),
@@ -114,6 +142,7 @@ impl Cut {
                 }
             }
         }
+        out.push_str(between);
         for i in 0..steps {
             for r in 0..rows {
                 for (m, _) in matrices {
@@ -133,15 +162,6 @@ impl Cut {
                 }
             }
         }
-        out.push_str("}\n");
-        let mut other = lanes / 2;
-        while other > 0 {
-            for sum in self.sums(cols, gated) {
-                let _ = writeln!(out, "{sum} += subgroupShuffleXor({sum}, {other}u);");
-            }
-            other /= 2;
-        }
-        text
     }
 
     /// Text that takes sum j of row j mod `rows` as `v`, and that of the second matrix as `up`.

@@ -38,7 +38,7 @@ impl Op for Forced {
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         let [w, up @ .., x] = call.inputs else { return Err("two or three inputs".into()) };
         let gated = up.first().map(|up| (up, UnaryKind::Silu));
-        let product = Product { w, gated, x, bias: None, residual: None, y: &call.output };
+        let product = Product { w, gated, x, normed: None, bias: None, residual: None, y: &call.output };
         product.dispatch_as(&call.limits, Some(self.cut)).map(|d| vec![d])
     }
 
@@ -76,7 +76,7 @@ fn dispatch(w: DType, [k, n, m]: [usize; 3], gated: bool, to: DType, cut: Option
     let (w, up) = (operand(w, &[k, n], Memory::Input(0)), operand(w, &[k, n], Memory::Input(1)));
     let (x, y) = (operand(x, &[k, m], Memory::Input(2)), operand(to, &[n, m], Memory::Output));
     let gated = gated.then_some((&up, UnaryKind::Silu));
-    Product { w: &w, gated, x: &x, bias: None, residual: None, y: &y }
+    Product { w: &w, gated, x: &x, normed: None, bias: None, residual: None, y: &y }
         .dispatch_as(&Limits::LARGE, cut)
         .unwrap()
 }
@@ -101,6 +101,111 @@ fn kernels_of_a_large_device_are_valid() {
             check(dispatch(dtype, [1536, 128, 2], gated, DType::Q8P, Some(cut)));
         }
     }
+}
+
+/// A product of a normed row as a large device would compute it. Inputs: weights, up for a gated one, x, the norm's weight.
+#[derive(Clone, Copy, Debug)]
+struct NormedProduct {
+    to: DType,
+}
+
+impl Op for NormedProduct {
+    fn name(&self) -> &'static str {
+        "normed_mat_mul"
+    }
+
+    fn output(&self, inputs: &[Desc]) -> crate::error::Result<Desc> {
+        Desc::new(self.to, &[inputs[0].ne[1], 1])
+    }
+
+    fn supports(&self, _: &[Desc], _: &Desc) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn kernels(&self, _: &Call<'_>) -> Vec<Kernel> {
+        Vec::new()
+    }
+
+    fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
+        let [w, up @ .., row, weight] = call.inputs else { return Err("three or four inputs".into()) };
+        let x = Desc::new(takes(&w.desc).unwrap(), &row.desc.ne).unwrap();
+        let x = Operand { desc: x, ..*row };
+        let gated = up.first().map(|up| (up, UnaryKind::Silu));
+        let normed = Some(Normed { x: row, weight: Some(weight), eps: 1e-5 });
+        let limits = Limits { software: false, ..call.limits };
+        Product { w, gated, x: &x, normed, bias: None, residual: None, y: &call.output }
+            .dispatch(&limits)
+            .map(|d| vec![d])
+    }
+
+    fn reference(&self, inputs: &[RefTensor], output: &Desc) -> RefTensor {
+        let [w, up @ .., x, weight] = inputs else { return RefTensor::zeros(output.ne) };
+        let mut x = x.clone();
+        let mean = x.data.iter().map(|x| x * x).sum::<f64>() / x.data.len() as f64;
+        for (x, weight) in x.data.iter_mut().zip(&weight.data) {
+            *x *= weight / (mean + 1e-5).sqrt();
+        }
+        let mut inputs = vec![w.clone()];
+        inputs.extend(up.first().cloned());
+        inputs.push(x);
+        let cut = Cut { rows: 1, steps: 1, lanes: 1, threads: 1 };
+        Forced { cut, to: self.to }.reference(&inputs, output)
+    }
+}
+
+#[test]
+fn products_of_a_normed_row_are_right_as_a_large_device_computes_them() {
+    let Some((device, _holder)) = vulkan::tests::device(vulkan::Forced::default()) else { return };
+    let mut cases = Vec::new();
+    for dtype in types() {
+        let unit = if let DType::Planar(block) = dtype { DType::of(block).block_len() } else { 8 };
+        let weights = |ne: &[usize]| check::Operand::normal(dtype, ne).aligned();
+        let floats = |ne: &[usize]| check::Operand::normal(DType::F32, ne).aligned();
+        // The norm rounds to eight bits as the products of rows do; floats are exact. Rows shorter and longer than a turn.
+        let limit = if let DType::Planar(_) = dtype { 1e-3 } else { 1e-9 };
+        for k in [unit * 3, unit * 13, unit.max(32) * 40] {
+            let mut case = |to, inputs, limit| {
+                cases.push(Case::new(NormedProduct { to }, dtype, inputs, Tolerance::Nmse(limit)));
+            };
+            case(DType::F32, vec![weights(&[k, 75]), floats(&[k, 1]), floats(&[k])], limit);
+            let gated = vec![weights(&[k, 96]), weights(&[k, 96]), floats(&[k, 1]), floats(&[k])];
+            case(DType::Q8P, gated, 4e-3);
+        }
+    }
+    let report = check::run_cases(&device, &cases);
+    for row in report.results.iter().filter(|row| row.outcome != "ok").take(20) {
+        println!("{} {:?} {:?}", row.shape, row.error, row.reason);
+    }
+    assert_eq!(report.passed, cases.len(), "{} failed, {} refused", report.failed, report.refused);
+}
+
+/// A product of one row that is normed first, of weights `[k, n]`.
+fn normed(w: DType, [k, n]: [usize; 2], gated: bool, to: DType) -> Result<Dispatch, String> {
+    let operand = |dtype, ne: &[usize], input| Operand {
+        desc: Desc::new(dtype, ne).unwrap(),
+        offset: 0,
+        memory: Memory::Input(input),
+    };
+    let (w, up) = (operand(w, &[k, n], 0), operand(w, &[k, n], 1));
+    let x = operand(takes(&w.desc).unwrap(), &[k, 1], 2);
+    let (row, weight) = (operand(DType::F32, &[k, 1], 3), operand(DType::F32, &[k], 4));
+    let y = operand(to, &[n, 1], 5);
+    let gated = gated.then_some((&up, UnaryKind::Silu));
+    let normed = Some(Normed { x: &row, weight: Some(&weight), eps: 1e-5 });
+    Product { w: &w, gated, x: &x, normed, bias: None, residual: None, y: &y }.dispatch(&Limits::LARGE)
+}
+
+#[test]
+fn norms_before_products_of_a_large_device_are_valid() {
+    for dtype in types() {
+        for (shape, gated, to) in [([4096, 14_336], true, DType::Q8P), ([768, 192], false, DType::F32)] {
+            let text = normed(dtype, shape, gated, to).unwrap().source.text().unwrap();
+            let target = Target { version: (1, 6), int8: true, dot: true };
+            compile(&text, target).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        }
+    }
+    // Logits are better off without.
+    assert!(normed(DType::F16, [4096, 128_256], false, DType::F32).is_err());
 }
 
 #[test]
