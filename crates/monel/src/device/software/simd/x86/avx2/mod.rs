@@ -174,7 +174,7 @@ unsafe fn add<U: Unpack, const NC: usize>(
         for (part, codes) in codes[..Layout::<U>::GROUPS].chunks_exact(U::WIDEN).enumerate() {
             let mut narrow = [[_mm256_setzero_si256(); NC]; 2];
             for (group, codes) in codes.iter().enumerate() {
-                let codes = codes.map(|codes| in_order(codes));
+                let codes = codes.map(in_order);
                 for c in 0..NC {
                     let x = int(c, first + 4 * (part * U::WIDEN + group));
                     for half in 0..2 {
