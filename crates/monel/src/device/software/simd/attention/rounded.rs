@@ -1,5 +1,8 @@
 //! The safe side of [`super::words`]: attention of prompts in 16-bit integers, where the machine gains by it.
 
+// Elsewhere there is no such instruction set, so nothing below is ever called.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, clippy::match_single_binding))]
+
 use super::words::{self, CELLS, Words};
 use super::{CellRows, CellType, check_lanes};
 use crate::device::software::simd::{Isa, Level};
@@ -34,7 +37,6 @@ pub struct Columns<'a> {
 macro_rules! run {
     ($isa:expr, $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         #[inline(always)]
-        #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
         fn body<V: Words>($($arg: $ty),*) $(-> $ret)? {
             // SAFETY: the lengths were checked by the function that holds this one, and the caller has the instructions.
             unsafe { words::$name::<V>($($arg),*) }
@@ -58,7 +60,10 @@ macro_rules! run {
                 // SAFETY: as above.
                 unsafe { run($($arg),*) }
             }
-            _ => unreachable!("`Rounded::new` made no such thing"),
+            _ => {
+                let _ = ($(&$arg,)*);
+                unreachable!("`Rounded::new` makes none for such a level")
+            }
         }
     }};
 }
@@ -66,11 +71,7 @@ macro_rules! run {
 impl Rounded {
     /// For rows of these lengths; `None` where floats are as fast, or the rows do not divide into vectors.
     pub fn new(isa: Isa, lengths: [usize; 2]) -> Option<Rounded> {
-        let wide = match isa.level() {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Avx512Vnni | Level::Avx2 => true,
-            _ => false,
-        };
+        let wide = matches!(isa.level(), Level::Avx2 | Level::Avx512 | Level::Avx512Vnni);
         (wide && lengths.iter().all(|n| n.is_multiple_of(16))).then_some(Rounded(isa))
     }
 
