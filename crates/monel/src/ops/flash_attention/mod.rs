@@ -15,6 +15,7 @@ mod decode_text;
 mod matrices;
 mod operands;
 mod prefill;
+mod rounded;
 mod shader;
 mod tiles;
 

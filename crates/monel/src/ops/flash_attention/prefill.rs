@@ -1,12 +1,13 @@
 //! Many query rows: blocks of 64 rows against tiles of 64 cells.
 //!
 //! The rows of a block are the tokens in order, each with all the query heads that share the KV head, so a tile is
-//! converted once for all of them. They are the lanes of `simd::attention`: q is transposed once per block, the result
-//! once at its end.
+//! converted once for all of them. They are the lanes of `simd::attention`, for which q is transposed once per block;
+//! the second product has the values as its lanes, so the result comes out in rows.
 
 use super::operands::{ALIGN_SLACK, LOWEST, MaskTile, Operands, aligned, in_place, inverse};
-use crate::device::software::simd::Isa;
+use super::rounded::{self, Words};
 use crate::device::software::simd::attention::{self, LANE_GROUP, Left};
+use crate::device::software::simd::{self, Isa};
 use crate::error::Result;
 use crate::kernel::{Kernel, Worker};
 use std::ops::Range;
@@ -14,7 +15,7 @@ use std::ops::Range;
 /// Query rows of a block.
 const BLOCK: usize = 64;
 /// Cells of a tile.
-const TILE: usize = 64;
+pub(super) const TILE: usize = 64;
 
 pub(super) fn kernel(operands: Operands) -> Kernel {
     let blocks = (operands.tokens() * operands.group).div_ceil(BLOCK);
@@ -41,9 +42,13 @@ struct Block {
 
 /// A block's working memory.
 struct Space<'a> {
-    /// q transposed: `[head][lane]`.
+    /// The integers, where the step is rounded.
+    words: Option<Words<'a>>,
+    /// q transposed: `[head][lane]`; empty until floats are needed.
     q: &'a mut [f32],
-    /// The result transposed: `[head_v][lane]`.
+    /// Whether `q` is there.
+    floats: bool,
+    /// The result, in rows of whole vectors: `[row][head_v]`.
     o: &'a mut [f32],
     /// Scores, then weights: `[cell][lane]`.
     s: &'a mut [f32],
@@ -61,29 +66,40 @@ struct Space<'a> {
     bounds: &'a mut [f32],
 }
 
+/// Values of a row of the result, padded to whole vectors.
+fn width(head_v: usize) -> usize {
+    head_v.next_multiple_of(LANE_GROUP)
+}
+
 impl<'a> Space<'a> {
-    fn of(worker: &'a mut Worker, lanes: usize, (head, head_v): (usize, usize), masked: bool) -> Space<'a> {
+    fn of(worker: &'a mut Worker, operands: &Operands, lanes: usize) -> Space<'a> {
+        let (head, head_v) = operands.head_sizes();
+        let rounded = rounded::instructions(worker.isa, operands);
+        let words = rounded.map_or([0; 8], |_| Words::sizes(lanes, (head, head_v)));
+        let width = width(head_v);
         let sizes = [
             head * lanes,
-            head_v * lanes,
+            width * lanes,
             TILE * lanes,
-            TILE * head.max(head_v),
-            if masked { lanes * TILE } else { 0 },
+            TILE * head.max(width),
+            if operands.mask().is_some() { lanes * TILE } else { 0 },
             7 * lanes,
         ];
         // every part is a whole number of cache lines
-        let sizes = sizes.map(|n| n.next_multiple_of(LANE_GROUP));
-        let len = sizes.iter().sum();
+        let whole = |n: usize| n.next_multiple_of(LANE_GROUP);
+        let len = sizes.iter().chain(&words).map(|&n| whole(n)).sum();
         let mut rest = aligned(worker.floats(len + ALIGN_SLACK), len);
         let mut take = |n: usize| {
-            let (part, tail) = std::mem::take(&mut rest).split_at_mut(n);
+            let (part, tail) = std::mem::take(&mut rest).split_at_mut(whole(n));
             rest = tail;
-            part
+            &mut part[..n]
         };
         let [q, o, s, tile, mask] =
             [take(sizes[0]), take(sizes[1]), take(sizes[2]), take(sizes[3]), take(sizes[4])];
         let [max, sum, carry, lo, hi] = [(); 5].map(|()| take(lanes));
-        Space { q, o, s, tile, mask, max, sum, carry, lo, hi, bounds: take(2 * lanes) }
+        let bounds = take(2 * lanes);
+        let words = rounded.map(|by| Words::new(by, words.map(take)));
+        Space { words, q, floats: false, o, s, tile, mask, max, sum, carry, lo, hi, bounds }
     }
 }
 
@@ -102,9 +118,7 @@ impl Block {
 
     fn run(&self, worker: &mut Worker) -> Result<()> {
         let isa = worker.isa;
-        let (head, head_v) = self.operands.head_sizes();
-        let mask = self.operands.mask();
-        let mut space = Space::of(worker, self.lanes, (head, head_v), mask.is_some());
+        let mut space = Space::of(worker, &self.operands, self.lanes);
         let cells = self.start(&mut space)?;
         let everyone = self.seen_by_all(&space);
 
@@ -114,9 +128,12 @@ impl Block {
             if matches!(mask, MaskTile::Hidden) {
                 continue;
             }
-            self.widen(isa, &tile, false, &mut space)?;
-            let k = Left { data: space.tile, step: (head, 1), size: (tile.len(), head) };
-            attention::product(isa, k, space.q, space.s, self.lanes, false);
+            let place = [self.kv_head, self.batch];
+            let rounded = match &mut space.words {
+                Some(words) => words.round_tile(isa, &self.operands, place, &tile)?,
+                None => false,
+            };
+            self.scores(isa, &tile, rounded, &mut space)?;
             self.operands.soft_cap(isa, &mut space.s[..tile.len() * self.lanes]);
             if tile.start < everyone.start || tile.end > everyone.end {
                 self.hide(isa, &tile, &mut space);
@@ -124,14 +141,7 @@ impl Block {
             if matches!(mask, MaskTile::Values) {
                 self.add_mask(tile.len(), &mut space);
             }
-            let Space { s, o, max, sum, carry, .. } = &mut space;
-            attention::softmax_columns(isa, s, tile.len(), [max, sum, carry]);
-            if carry.iter().any(|&c| c != 1.0) {
-                attention::scale_columns(isa, &mut o[..head_v * self.lanes], carry);
-            }
-            self.widen(isa, &tile, true, &mut space)?;
-            let v = Left { data: space.tile, step: (1, head_v), size: (head_v, tile.len()) };
-            attention::product(isa, v, space.s, space.o, self.lanes, true);
+            self.add_values(isa, &tile, rounded, &mut space)?;
         }
         self.finish(&space);
         Ok(())
@@ -139,24 +149,75 @@ impl Block {
 
     /// Reads q and the positions; gives the cells that any row sees.
     fn start(&self, space: &mut Space<'_>) -> Result<Range<usize>> {
-        let Operands { q, q_scale, .. } = self.operands;
-        space.q.fill(0.0);
         space.o.fill(0.0);
         space.max.fill(LOWEST);
         space.sum.fill(0.0);
         space.lo.fill(0.0);
         space.hi.fill(0.0);
         let (mut from, mut to) = (usize::MAX, 0);
-        for (lane, (token, head)) in self.places().enumerate() {
+        for (lane, (token, _)) in self.places().enumerate() {
             let seen = self.operands.visible(token)?;
             (space.lo[lane], space.hi[lane]) = (seen.start as f32, seen.end as f32);
             (from, to) = (from.min(seen.start), to.max(seen.end));
+        }
+        let Operands { q, q_scale, .. } = self.operands;
+        let rows = self.places().map(|(token, head)| q.row3::<f32>(token, head, self.batch));
+        space.words.take_if(|words| !words.round_queries(rows, q_scale));
+        Ok(from.min(to)..to)
+    }
+
+    /// q as floats, for the first tile that needs them.
+    fn float_queries(&self, space: &mut Space<'_>) {
+        if std::mem::replace(&mut space.floats, true) {
+            return;
+        }
+        let Operands { q, q_scale, .. } = self.operands;
+        space.q.fill(0.0);
+        for (lane, (token, head)) in self.places().enumerate() {
             let row = q.row3::<f32>(token, head, self.batch);
             for (x, to) in row.iter().zip(space.q[lane..].iter_mut().step_by(self.lanes)) {
                 *to = x * q_scale;
             }
         }
-        Ok(from.min(to)..to)
+    }
+
+    /// The scores of a tile.
+    fn scores(&self, isa: Isa, tile: &Range<usize>, rounded: bool, space: &mut Space<'_>) -> Result<()> {
+        if let Some(words) = space.words.as_ref().filter(|_| rounded) {
+            words.scores(tile.len(), space.s);
+            return Ok(());
+        }
+        let (head, _) = self.operands.head_sizes();
+        self.float_queries(space);
+        self.widen(isa, tile, false, space)?;
+        let k = Left { data: space.tile, step: (head, 1), size: (tile.len(), head) };
+        attention::product(isa, k, space.q, space.s, self.lanes, false);
+        Ok(())
+    }
+
+    /// The step of the online softmax, and the values by its weights.
+    fn add_values(&self, isa: Isa, tile: &Range<usize>, rounded: bool, space: &mut Space<'_>) -> Result<()> {
+        let (_, head_v) = self.operands.head_sizes();
+        let Space { words, s, o, max, sum, carry, .. } = space;
+        let mut words = words.as_mut().filter(|_| rounded);
+        match &mut words {
+            Some(words) => words.softmax(tile.len(), s, [max, sum, carry]),
+            None => attention::softmax_columns(isa, s, tile.len(), [max, sum, carry]),
+        }
+        let width = width(head_v);
+        for (row, &carry) in
+            o.chunks_exact_mut(width.max(1)).zip(&**carry).filter(|(_, carry)| **carry != 1.0)
+        {
+            simd::scale(isa, row, carry);
+        }
+        if let Some(words) = words {
+            words.add_values(self.rows.len(), tile.len(), o);
+            return Ok(());
+        }
+        self.widen(isa, tile, true, space)?;
+        let weights = Left { data: space.s, step: (1, self.lanes), size: (self.rows.len(), tile.len()) };
+        attention::product(isa, weights, space.tile, space.o, width, true);
+        Ok(())
     }
 
     /// The cells that all rows see.
@@ -166,19 +227,27 @@ impl Block {
         from..hi.iter().fold(f32::MAX, |a, &b| a.min(b)) as usize
     }
 
-    /// A tile of k or v as floats; cells that the mask hides from every row are zero.
+    /// A tile of k, or of v in rows of whole vectors, as floats; cells that the mask hides from every row are zero.
     fn widen(&self, isa: Isa, cells: &Range<usize>, v: bool, space: &mut Space<'_>) -> Result<()> {
         let of = if v { self.operands.v } else { self.operands.k };
-        let len = of.desc.ne[0];
+        let (len, place) = (of.desc.ne[0], [self.kv_head, self.batch]);
+        let width = if v { width(len) } else { len };
         if in_place(of.desc.dtype) {
-            let rows = self.operands.rows(isa, &of, [self.kv_head, self.batch], cells, &mut [])?;
+            let rows = self.operands.rows(isa, &of, place, cells, &mut [])?;
             attention::widen(isa, rows, space.tile);
         } else {
-            self.operands.rows(isa, &of, [self.kv_head, self.batch], cells, space.tile)?;
+            self.operands.rows(isa, &of, place, cells, space.tile)?;
+        }
+        if width > len {
+            // from the last row on, so that none is overwritten before it has moved
+            for c in (0..cells.len()).rev() {
+                space.tile.copy_within(c * len..(c + 1) * len, c * width);
+                space.tile[c * width + len..(c + 1) * width].fill(0.0);
+            }
         }
         if !space.mask.is_empty() {
             for c in (0..cells.len()).filter(|&c| self.hidden(space.mask, c)) {
-                space.tile[c * len..(c + 1) * len].fill(0.0);
+                space.tile[c * width..(c + 1) * width].fill(0.0);
             }
         }
         Ok(())
@@ -230,14 +299,14 @@ impl Block {
     }
 
     fn finish(&self, space: &Space<'_>) {
-        let out = &self.operands.out;
-        for (lane, (token, head)) in self.places().enumerate() {
+        let (_, head_v) = self.operands.head_sizes();
+        let rows = space.o.chunks_exact(width(head_v).max(1));
+        for ((token, head), (o, &sum)) in self.places().zip(rows.zip(&*space.sum)) {
             // SAFETY: the row belongs to this token and head, which belong to this item.
-            let row = unsafe { out.row_mut::<f32>(self.operands.out_row(head, token, self.batch)) };
-            let factor = inverse(space.sum[lane]);
-            for (to, x) in row.iter_mut().zip(space.o[lane..].iter().step_by(self.lanes)) {
-                *to = x * factor;
-            }
+            let to =
+                unsafe { self.operands.out.row_mut::<f32>(self.operands.out_row(head, token, self.batch)) };
+            let factor = inverse(sum);
+            to.iter_mut().zip(o).for_each(|(to, x)| *to = x * factor);
         }
     }
 }

@@ -76,16 +76,22 @@ impl Product {
         }
     }
 
-    /// Calls `f` with tile and columns for strips that cover the product: about equally wide, `wide` columns at most.
+    /// Calls `f` with tiles and columns for pieces that cover the product: up to `high` tiles times about equally many
+    /// columns, `wide` at most.
     #[inline(always)]
-    pub fn for_each_strip(&self, wide: usize, mut f: impl FnMut(usize, std::ops::Range<usize>)) {
-        let group = self.group();
+    pub fn for_each_strip(
+        &self,
+        (high, wide): (usize, usize),
+        mut f: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>),
+    ) {
+        let group = self.group().next_multiple_of(high);
         let strips = self.cols.div_ceil(wide);
         for start in (0..self.tiles).step_by(group) {
+            let end = self.tiles.min(start + group);
             for strip in 0..strips {
                 let cols = strip * self.cols / strips..(strip + 1) * self.cols / strips;
-                for tile in start..self.tiles.min(start + group) {
-                    f(tile, cols.clone());
+                for tile in (start..end).step_by(high) {
+                    f(tile..end.min(tile + high), cols.clone());
                 }
             }
         }
@@ -130,7 +136,7 @@ impl Product {
 /// give each thread one contiguous range of tiles, of 100 KB and more; with many columns give each thread a range of
 /// several tiles, an even number, and so many columns at a time that `act_stride` times their number stays below about half
 /// of the second-level cache (400 KB: 420 columns at k = 576, 55 at k = 4864). Multiples of 24 columns are best: panels
-/// have 8 columns on AVX-512 (4 to 12 without VNNI), 24 on AVX2, 4 on NEON. Calls on disjoint tiles or columns may run at the same time.
+/// have 8 columns on AVX-512 (4 to 12 without VNNI), 4 on AVX2 (up to 15 of them in turn), 4 on NEON. Calls on disjoint tiles or columns may run at the same time.
 ///
 /// Float types are not packed; for them, and for a `k` that is no multiple of the type's block or of 32, nothing is
 /// computed and `false` returned.

@@ -7,6 +7,7 @@ use crate::quant::{BlockType, dequantize_row, quantize_row};
 mod floats;
 mod levels;
 mod products;
+mod rounded;
 mod vectors;
 
 fn quantized() -> impl Iterator<Item = BlockType> {

@@ -24,13 +24,13 @@ const fn heads_of<V: Lanes>() -> usize {
 const HEADS_NARROW: usize = 2;
 
 /// How elements of a row become floats; `d` counts elements, and vectors begin at a multiple of their length.
-trait Source {
+pub(super) trait Source {
     unsafe fn vector<V: Lanes>(row: *const u8, d: usize) -> V;
     unsafe fn one(row: *const u8, d: usize) -> f32;
 }
 
-struct F32;
-struct F16;
+pub(super) struct F32;
+pub(super) struct F16;
 struct Bf16;
 struct Q8_0;
 
@@ -295,22 +295,6 @@ pub(super) unsafe fn softmax_columns<V: Lanes>(
             factor.store(carry.add(at));
         }
         at += V::N;
-    }
-}
-
-/// `o[row][lane] *= factor[lane]`.
-#[inline(always)]
-pub(super) unsafe fn scale_columns<V: Lanes>(o: *mut f32, rows: usize, lanes: usize, factor: *const f32) {
-    for r in 0..rows {
-        let mut at = 0;
-        while at < lanes {
-            // SAFETY: the caller vouches for `rows` rows of `lanes` in o and one in factor.
-            unsafe {
-                let p = o.add(r * lanes + at);
-                V::load(p).mul(V::load(factor.add(at))).store(p);
-            }
-            at += V::N;
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! A prompt is computed in blocks of up to 64 query rows (tokens times the heads that share a KV head) against tiles of
 //! cells. The query rows are the *lanes*: scores are kept as `[cell][lane]`, so the softmax runs down columns without
 //! any reduction across a register, K and V are used in the order they lie in, and both matrix products have one form:
-//! a broadcast element of K or V times a vector of lanes ([`product`]). A single token has too few rows for that: its
+//! a broadcast element (of K, of a weight) times a vector (of lanes, of values) ([`product`]). A single token has too few rows for that: its
 //! scores are dot products along the head ([`dots`], [`weigh`]), four cells and up to four heads at a time, so a cell is
 //! converted once for all heads that share it.
 //!
@@ -11,6 +11,10 @@
 
 mod kernels;
 mod lanes;
+mod rounded;
+pub(super) mod words;
+
+pub use rounded::{Columns, Rounded, Rows};
 
 use super::Isa;
 use super::lanes::{Lanes, dispatch};
@@ -163,14 +167,6 @@ pub fn softmax_columns(isa: Isa, s: &mut [f32], cells: usize, [max, sum, carry]:
     run!(isa, softmax_columns(
         s: *mut f32, cells: usize, lanes: usize, max: *mut f32, sum: *mut f32, carry: *mut f32,
     ))
-}
-
-/// `o[row][lane] *= factor[lane]` for all rows of o.
-pub fn scale_columns(isa: Isa, o: &mut [f32], factor: &[f32]) {
-    let lanes = factor.len();
-    check_lanes(lanes);
-    let (rows, o, factor) = (o.len() / lanes.max(1), o.as_mut_ptr(), factor.as_ptr());
-    run!(isa, scale_columns(o: *mut f32, rows: usize, lanes: usize, factor: *const f32))
 }
 
 /// Scores of cells outside `lo[lane] .. hi[lane]` become minus infinity; the bounds count from the first row of

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 /// Eight floats.
 #[derive(Clone, Copy)]
-pub(in super::super) struct F32x8(__m256);
+pub(in super::super) struct F32x8(pub(super) __m256);
 
 // SAFETY of all blocks below: the trait's contract, which is that AVX2, FMA and F16C are there and pointers are valid
 // for N values.

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 /// Sixteen floats.
 #[derive(Clone, Copy)]
-pub(in super::super) struct F32x16(__m512);
+pub(in super::super) struct F32x16(pub(super) __m512);
 
 #[inline(always)]
 fn mask(n: usize) -> __mmask16 {

@@ -4,6 +4,7 @@ pub(super) mod avx2;
 pub(super) mod avx512;
 mod lanes256;
 mod lanes512;
+mod words;
 
 pub(super) use lanes256::F32x8;
 pub(super) use lanes512::F32x16;

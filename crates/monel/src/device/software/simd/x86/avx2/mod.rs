@@ -23,7 +23,7 @@ use super::super::gemm::Product;
 use super::super::pack::{D, Layout, M, SCALES, TILE_ROWS};
 use crate::quant::{BlockType, format::*, with_format};
 use std::arch::x86_64::*;
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 
 /// How a format's packed codes become bytes for `maddubs`.
 trait Unpack: Format {
@@ -64,8 +64,15 @@ unsafe fn scales<U: Unpack>(block: *const u8, segment: usize, half: usize) -> (_
 /// Columns whose sums are in registers together.
 const PANEL: usize = 4;
 
-/// Panels that share one unpacked segment of weights; their totals stay in the first-level cache.
-const PANELS: usize = 6;
+/// Panels that share one unpacked segment of weights, at most; their totals stay in the first-level cache. Unpacking five bits
+/// takes two thirds of the time of one panel's products.
+const PANELS: usize = 15;
+
+/// Columns whose results are computed together, and tiles. A tile's results alone are one cache line of each column, all on
+/// the same few places of the caches where columns lie a power of two apart: so the results of several tiles are collected
+/// first, and then stored in longer stretches.
+const WIDE: usize = PANEL * PANELS;
+const HIGH: usize = 8;
 
 /// How far ahead of the decode path's reads memory is asked for.
 const AHEAD: usize = 2048;
@@ -154,6 +161,8 @@ unsafe fn add<U: Unpack, const NC: usize>(
     // SAFETY: the caller's: AVX2, and an activation block in each of the columns.
     unsafe {
         let ones = _mm256_set1_epi16(1);
+        // Few sums fit into the registers in any order.
+        let in_order = |x: __m256i| if NC < PANEL { x } else { keep(x) };
         // 16-value segments: two of them share an activation block.
         let first = segment * U::SEGMENT % BLOCK;
         let int =
@@ -162,23 +171,29 @@ unsafe fn add<U: Unpack, const NC: usize>(
             |c: usize, at: usize| _mm256_set1_ps(acts.add(c * stride + at).cast::<f32>().read_unaligned());
 
         let mut sums = [[_mm256_setzero_si256(); NC]; 2];
-        let mut narrow = [[_mm256_setzero_si256(); NC]; 2];
-        for (group, codes) in codes[..Layout::<U>::GROUPS].iter().enumerate() {
-            for c in 0..NC {
-                let x = int(c, first + 4 * group);
-                for half in 0..2 {
-                    let (sum, narrow, codes) = (&mut sums[half][c], &mut narrow[half][c], codes[half]);
-                    if U::WIDEN == 1 {
-                        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
-                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
-                        continue;
+        for (part, codes) in codes[..Layout::<U>::GROUPS].chunks_exact(U::WIDEN).enumerate() {
+            let mut narrow = [[_mm256_setzero_si256(); NC]; 2];
+            for (group, codes) in codes.iter().enumerate() {
+                let codes = codes.map(in_order);
+                for c in 0..NC {
+                    let x = int(c, first + 4 * (part * U::WIDEN + group));
+                    for half in 0..2 {
+                        let pairs = match U::WIDEN {
+                            1 => _mm256_maddubs_epi16(
+                                _mm256_abs_epi8(codes[half]),
+                                _mm256_sign_epi8(x, codes[half]),
+                            ),
+                            _ => _mm256_maddubs_epi16(codes[half], x),
+                        };
+                        let narrow = &mut narrow[half][c];
+                        *narrow = if group == 0 { pairs } else { in_order(_mm256_add_epi16(*narrow, pairs)) };
                     }
-                    let pairs = _mm256_maddubs_epi16(codes, x);
-                    *narrow =
-                        if group.is_multiple_of(U::WIDEN) { pairs } else { _mm256_add_epi16(*narrow, pairs) };
-                    if (group + 1).is_multiple_of(U::WIDEN) {
-                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*narrow, ones));
-                    }
+                }
+            }
+            for half in 0..2 {
+                for c in 0..NC {
+                    let (sum, wide) = (&mut sums[half][c], _mm256_madd_epi16(narrow[half][c], ones));
+                    *sum = if part == 0 { wide } else { in_order(_mm256_add_epi32(*sum, wide)) };
                 }
             }
         }
@@ -229,18 +244,45 @@ pub(in super::super) unsafe fn gemm(ty: BlockType, p: &Product) {
                 }
             });
         }
-        p.for_each_strip(PANEL * PANELS, |tile, cols| {
+        let mut results = [MaybeUninit::<f32>::uninit(); HIGH * TILE_ROWS * WIDE];
+        p.for_each_strip((HIGH, WIDE), |tiles, cols| {
+            let (stride, first) = (HIGH * TILE_ROWS, tiles.start * TILE_ROWS);
+            let out = results.as_mut_ptr().cast::<f32>().wrapping_sub(cols.start * stride + first);
+            let piece = Product { out, out_stride: stride, ..*p };
             let panels = cols.len().div_ceil(PANEL);
-            // SAFETY: as above.
-            unsafe {
-                p.claim(tile, 1, cols.clone());
-                match panels {
-                    1 => tile_by_panels::<F, 1, PANEL>(p, tile, cols.start, 1),
-                    _ => tile_by_panels::<F, PANELS, PANEL>(p, tile, cols.start, panels),
+            for tile in tiles.clone() {
+                // SAFETY: as above; the results of these tiles and columns fill the buffer at most.
+                unsafe {
+                    match panels {
+                        1 => tile_by_panels::<F, 1, PANEL>(&piece, tile, cols.start, 1),
+                        // less to clear
+                        2..=8 => tile_by_panels::<F, 8, PANEL>(&piece, tile, cols.start, panels),
+                        _ => tile_by_panels::<F, PANELS, PANEL>(&piece, tile, cols.start, panels),
+                    }
+                }
+            }
+            let rows = (tiles.end * TILE_ROWS).min(p.valid_rows) - first;
+            for c in cols {
+                // SAFETY: as above; the rows are valid.
+                unsafe {
+                    let to = p.out.add(c * p.out_stride + first);
+                    std::ptr::copy_nonoverlapping(out.wrapping_add(c * stride + first), to, rows);
                 }
             }
         });
     }, else {});
+}
+
+/// The same value, computed where this stands: left alone, the compiler turns a chain of additions into a tree, for which
+/// there are too few registers.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn keep(mut x: __m256i) -> __m256i {
+    // SAFETY: no instruction at all.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(ymm_reg) x, options(pure, nomem, nostack, preserves_flags));
+    }
+    x
 }
 
 /// The 32 bytes at `p`.
