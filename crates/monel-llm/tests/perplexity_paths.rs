@@ -3,9 +3,9 @@
 //!
 //! Sets of features sum floats in different orders. Now and then an activation is rounded to the step next to it, and
 //! thirty layers make a visible difference of that, with no tendency: on a thousand tokens of text, perplexities of equally
-//! good paths are up to 1 % apart (weights in f32, without such rounding, lie between them). Where the text repeats itself
-//! the model is sure, and the noise is small: there they agree to 0.2 %. AVX-512 with and without VNNI differ in integers only,
-//! which are exact.
+//! good paths are up to 1.3 % apart (on twelve thousand 0.13 %, and with weights and activations in f32, where nothing is
+//! rounded to eight bits, 0.01 %). Where the text repeats itself the model is sure, and the noise is small: 0.25 %. AVX-512
+//! with and without VNNI differ in integers only, which are exact.
 
 mod common;
 
@@ -26,9 +26,9 @@ struct Measure {
 }
 
 /// As computed by this test with `avx512-vnni`.
-const STORED: Measure = Measure { text: 18.47168, repeated: 1.213_15 };
-const TEXT_SHARE: f64 = 0.01;
-const REPEATED_SHARE: f64 = 0.002;
+const STORED: Measure = Measure { text: 18.35464, repeated: 1.210_297 };
+const TEXT_SHARE: f64 = 0.015;
+const REPEATED_SHARE: f64 = 0.003;
 
 impl Measure {
     fn of(path: &Path, isa: Isa) -> Measure {
