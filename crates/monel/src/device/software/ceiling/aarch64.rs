@@ -79,7 +79,7 @@ fn smull_loop(turns: usize) {
         for sum in &mut sums {
             // SAFETY: no instruction at all: what the register holds is hidden, so that no product is taken out of the loop.
             unsafe {
-                asm!("/* {0} */", inout(vreg) b, options(pure, nomem, nostack, preserves_flags));
+                asm!("/* {0:v} */", inout(vreg) b, options(pure, nomem, nostack, preserves_flags));
             }
             *sum = vpadalq_s16(*sum, vmull_s8(a, b));
         }
