@@ -4,8 +4,8 @@
 //! Sets of features sum floats in different orders. Now and then an activation is rounded to the step next to it, and
 //! thirty layers make a visible difference of that, with no tendency: on a thousand tokens of text, perplexities of equally
 //! good paths are up to 1.3 % apart (on twelve thousand 0.13 %, and with weights and activations in f32, where nothing is
-//! rounded to eight bits, 0.01 %). Where the text repeats itself the model is sure, and the noise is small: 0.25 %. AVX-512
-//! with and without VNNI differ in integers only, which are exact.
+//! rounded to eight bits, 0.01 %). Where the text repeats itself the model is sure, and the noise is small: there
+//! they agree to 0.2 %. AVX-512 with and without VNNI differ in integers only, which are exact.
 
 mod common;
 
@@ -27,8 +27,10 @@ struct Measure {
 
 /// As computed by this test with `avx512-vnni`.
 const STORED: Measure = Measure { text: 18.35464, repeated: 1.210_297 };
-const TEXT_SHARE: f64 = 0.015;
-const REPEATED_SHARE: f64 = 0.003;
+const TEXT_SHARE: f64 = 0.01;
+/// Of sets that multiply prompts' attention in floats, as the stored set did not.
+const TEXT_SHARE_FLOATS: f64 = 0.015;
+const REPEATED_SHARE: f64 = 0.002;
 
 impl Measure {
     fn of(path: &Path, isa: Isa) -> Measure {
@@ -49,12 +51,13 @@ impl Measure {
         }
     }
 
-    fn is_near(&self, other: &Measure, what: &str) {
+    fn is_near(&self, isa: Isa, other: &Measure, what: &str) {
         let share = |a: f64, b: f64| (a / b - 1.0).abs();
         let (text, repeated) = (share(self.text, other.text), share(self.repeated, other.repeated));
         println!("{what}: text {:.5}, {:.3} % off", self.text, 100.0 * text);
         println!("{what}: repeated {:.6}, {:.4} % off", self.repeated, 100.0 * repeated);
-        assert!(text <= TEXT_SHARE, "{what}: {} and {}", self.text, other.text);
+        let limit = if isa.name().starts_with("avx") { TEXT_SHARE } else { TEXT_SHARE_FLOATS };
+        assert!(text <= limit, "{what}: {} and {}", self.text, other.text);
         assert!(repeated <= REPEATED_SHARE, "{what}: {} and {}", self.repeated, other.repeated);
     }
 }
@@ -63,10 +66,10 @@ impl Measure {
 fn perplexity_is_the_same_with_all_cpu_features() {
     let Some(path) = model_path(SMOLLM2) else { return };
     let best = Measure::of(&path, Isa::detect());
-    best.is_near(&STORED, &format!("{} and what is stored", Isa::detect().name()));
+    best.is_near(Isa::detect(), &STORED, &format!("{} and what is stored", Isa::detect().name()));
     for isa in Isa::available().filter(|&isa| isa != Isa::detect()) {
         let measure = Measure::of(&path, isa);
-        measure.is_near(&best, &format!("{} and {}", isa.name(), Isa::detect().name()));
+        measure.is_near(isa, &best, &format!("{} and {}", isa.name(), Isa::detect().name()));
         if isa.name() == "avx512" {
             assert_eq!((measure.text, measure.repeated), (best.text, best.repeated), "the same integers");
         }
