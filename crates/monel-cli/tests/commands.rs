@@ -99,11 +99,11 @@ fn ids_say_exactly_what_is_continued() {
 #[test]
 fn the_chat_template_is_used_unless_raw() {
     let Some(m) = model() else { return };
-    let r = json(&["run", &m, "What is the capital of France?", "-n", "24", "--temp", "0", "--json"], b"");
+    let r = json(&["run", &m, "Name the capital of France.", "-n", "24", "--temp", "0", "--json"], b"");
     assert!(r["text"].as_str().expect("text").contains("Paris") && r["stop"] == "eog", "{r}");
     assert_eq!(ids(&r["prompt_ids"])[0], 1, "<|im_start|>");
     // From stdin, in plain text.
-    let out = monel(&["run", &m, "-n", "24", "--temp", "0"], b"What is the capital of France?");
+    let out = monel(&["run", &m, "-n", "24", "--temp", "0"], b"Name the capital of France.");
     assert!(code(&out) == 0 && String::from_utf8_lossy(&out.stdout).contains("Paris"));
     assert!(stderr(&out).contains("tok/s") && stderr(&out).contains("seed"), "{}", stderr(&out));
 }
