@@ -277,8 +277,7 @@ impl Context {
             let output = device.tensor(DType::F32, &[hyper.vocabulary, count])?;
             let mut graph = Graph::new(format!("head {count}"));
             let (x, place) = (graph.leaf(&input), graph.leaf(&output));
-            let logits = arch::head(&mut graph, &self.model.weights, x)?;
-            graph.copy_into(logits, place)?;
+            arch::head(&mut graph, &self.model.weights, x, place)?;
             let recording = device.record(&graph)?;
             self.heads.insert(count, Head { recording, input, output });
         }
@@ -336,10 +335,10 @@ impl Context {
             return Ok(graph);
         }
         let last = g.slice(hidden, 1, count - 1, 1)?;
-        let logits = arch::head(g, &self.model.weights, last)?;
-        let logits = g.reshape(logits, &[self.model.hyper().vocabulary])?;
         let place = g.leaf(&self.logits);
-        let logits = g.copy_into(logits, place)?;
+        let place = g.reshape(place, &[self.model.hyper().vocabulary, 1])?;
+        let logits = arch::head(g, &self.model.weights, last, place)?;
+        let logits = g.reshape(logits, &[self.model.hyper().vocabulary])?;
         if tail == Tail::Sample {
             self.sample(g, logits, history, positions, count)?;
         }
@@ -358,9 +357,8 @@ impl Context {
         let params = g.leaf(&self.params);
         let history = g.reshape(history, &[self.positions])?;
         let position = g.slice(positions, 0, count - 1, 1)?;
-        let token = g.sample(logits, history, params, position)?;
         let place = g.leaf(&self.tokens.slice(0, 0, 1)?);
-        g.copy_into(token, place)?;
+        g.apply_into(ops::Sample, &[logits, history, params, position], place)?;
         let one = g.leaf(&self.one);
         let place = g.leaf(&self.places.slice(0, 0, 1)?);
         g.apply_into(ops::Binary { kind: BinaryKind::Add }, &[position, one], place)?;

@@ -48,12 +48,12 @@ pub fn detect(metadata: &Metadata) -> Result<(&'static Architecture, Hyper)> {
     Ok((architecture, hyper))
 }
 
-/// The output head: logits `[vocabulary, rows]` of hidden states `[width, rows]`.
-pub fn head(graph: &mut Graph, weights: &Weights, hidden: Value) -> Result<Value> {
+/// The output head: logits F32 `[vocabulary, rows]` of hidden states `[width, rows]`, written into `place`.
+pub fn head(graph: &mut Graph, weights: &Weights, hidden: Value, place: Value) -> Result<Value> {
     let norm = weights.leaf(graph, "output_norm.weight")?;
     let x = graph.rms_norm(hidden, Some(norm), weights.hyper.eps)?;
     let output = weights.leaf(graph, weights.output_name())?;
-    let logits = graph.mat_mul(output, x)?;
+    let logits = graph.apply_into(monel::ops::MatMul, &[output, x], place)?;
     graph.set_name(logits, "logits");
     Ok(logits)
 }
