@@ -324,8 +324,8 @@ fn combine(shader: Shader, division: &Division, shape: &Shape, store: &str) -> S
             value4 + 1
         )
     });
-    let top = (0..loads)
-        .fold("top".to_string(), |top, i| format!("max({top}, select(-1e30, end{i}.x, some{i}))"));
+    let top =
+        (0..loads).fold("top".to_string(), |top, i| format!("max({top}, select(-1e30, end{i}.x, some{i}))"));
     let add = lines(&|i| {
         format!("if some{i} {{ let w = exp2(end{i}.x - top); total += w * end{i}.y; sum += w * values{i}; }}")
     });
