@@ -22,7 +22,7 @@ const MOST_PARTS: usize = 64;
 /// Cells of a part, at least, and what all but the last one are multiples of.
 const SHORTEST: usize = 32;
 /// How often a workgroup reads as many cells as it has on the way at once before more workgroups are worth it: to leave
-/// parts and to combine them takes as long as a few such rounds.
+/// parts and to combine them takes as long as a few such rounds. At least one.
 const ALONE_ROUNDS: usize = 2;
 /// Such rounds of a part, at least: fewer cells would leave a part of the workgroup idle and save no time.
 const PART_ROUNDS: usize = 1;
@@ -419,4 +419,72 @@ fn numbers(shader: Shader, name: &'static str, strides: [usize; 3]) -> Shader {
         .into_iter()
         .zip(1..)
         .fold(shader, |shader, (stride, d)| shader.number(&format!("{name}{d}"), stride))
+}
+
+// The compiler of kernels belongs to the Vulkan device.
+#[cfg(all(test, feature = "vulkan"))]
+mod tests {
+    use super::*;
+    use crate::device::vulkan::shader::{Target, compile};
+    use crate::gpu::{Limits, Memory};
+    use crate::ops::{RmsNorm, Rope, RopeKind, RopeScaling};
+
+    /// The software device has subgroups of one size; kernels for the others have to be valid, and in bounds of memory,
+    /// bindings and immediates also with everything that goes before attention.
+    #[test]
+    fn kernels_compile_for_other_subgroups() {
+        let op = FlashAttention { scale: 0.1, softcap: None, masking: Masking::Causal { window: None } };
+        let target = Target { version: (1, 6), int8: true, dot: true };
+        let operand = |dtype, ne: &[usize], memory| Operand {
+            desc: Desc::new(dtype, ne).unwrap(),
+            offset: 0,
+            memory: Memory::Input(memory),
+        };
+        for (head, heads, kv_heads, cells) in
+            [(64, 9, 3, 4096), (128, 32, 8, 8192), (256, 4, 1, 2048), (64, 14, 2, 600), (128, 8, 8, 100)]
+        {
+            for size in [16, 32, 64] {
+                let limits = Limits { subgroup_fixed: Some(size), ..Limits::LARGE };
+                let inputs = [
+                    operand(DType::F32, &[head, 1, heads], 0),
+                    operand(DType::F16, &[head, cells, kv_heads], 1),
+                    operand(DType::F16, &[head, cells, kv_heads], 2),
+                    operand(DType::I32, &[1], 3),
+                ];
+                let output = operand(DType::F32, &[head, heads, 1], 4);
+                let descs = inputs.map(|i| i.desc);
+                let scratch = operand(DType::I32, &[scratch(&descs, &output.desc) / 4], 5);
+                let call = GpuCall { inputs: &inputs, output, scratch, limits, window: None };
+                let kind = RopeKind::Normal;
+                let rope = Rope { kind, dims: head, base: 10_000.0, scaling: RopeScaling::None };
+                let rows = [heads, kv_heads, kv_heads].map(|n| operand(DType::F32, &[head, n], 6));
+                let value = operand(DType::F32, &[head, 1, kv_heads], 6);
+                let (factors, weight) =
+                    (operand(DType::F32, &[head / 2], 7), operand(DType::F32, &[head], 8));
+                let norm = Some((RmsNorm { eps: 1e-6 }, Some(&weight)));
+                let fresh = Fresh {
+                    rope,
+                    factors: Some(&factors),
+                    q: &rows[0],
+                    k: &rows[1],
+                    v: &value,
+                    norms: [norm, norm],
+                };
+                let codes = operand(DType::Q8P, &[head * heads], 9);
+                let kernels = [
+                    shader(op, &call).unwrap().unwrap(),
+                    fused(op, &call, &fresh, None).unwrap(),
+                    fused(op, &call, &fresh, Some(&codes)).unwrap(),
+                ];
+                for kernel in kernels {
+                    let [dispatch] = kernel.try_into().unwrap();
+                    let text = dispatch.source.text().unwrap();
+                    compile(&text, target).unwrap_or_else(|e| panic!("{head} {heads} {size}: {e}\n{text}"));
+                    // Whoever counts has counters, one for each group of workgroups that share a result.
+                    let [parts, y, z] = dispatch.groups.map(|n| n as usize);
+                    assert_eq!(dispatch.counters, if parts > 1 { y * z } else { 0 });
+                }
+            }
+        }
+    }
 }
