@@ -268,3 +268,55 @@ fn positions_behind_the_cache_are_errors() {
     let error = layer.run(&gpu).unwrap_err().to_string();
     assert!(error.contains("position 600 of a cache of 512 cells"), "{error}");
 }
+
+/// Workgroups count themselves, and the last one puts their parts together: whoever that is, the bits are the same, and
+/// the next replay begins to count at zero, also after one that failed.
+#[test]
+fn replays_of_one_recording_give_the_same_bits() {
+    let Some(gpu) = gpu() else { return };
+    let stream = gpu.stream();
+    let (head, tokens, heads, kv_heads, cells) = (64, 2, 6, 2, 2048);
+    let tensor = |seed, dtype, ne: &[usize]| {
+        let tensor = gpu.tensor(dtype, ne).unwrap();
+        let values = numbers(seed, ne.iter().product());
+        let bytes: Vec<u8> = match dtype {
+            DType::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            _ => values.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
+        };
+        drop(stream.upload(&tensor, &bytes).unwrap());
+        tensor
+    };
+    let q = tensor(1, DType::F32, &[head, tokens, heads]);
+    let [k, v] = [2, 3].map(|seed| tensor(seed, DType::F16, &[head, cells, kv_heads]));
+    let positions = gpu.tensor(DType::I32, &[tokens]).unwrap();
+    let mut graph = Graph::new("attention");
+    let [from, keys, values, at] = [&q, &k, &v, &positions].map(|t| graph.leaf(t));
+    // Two that may run at once, each with counters of its own.
+    let results = [None, Some(700)].map(|window| {
+        let masking = Masking::Causal { window };
+        let op = FlashAttention { scale: 0.125, softcap: None, masking };
+        let y = graph.flash_attention([from, keys, values], Some(at), op).unwrap();
+        let result = gpu.tensor(DType::F32, &[head, heads, tokens]).unwrap();
+        let place = graph.leaf(&result);
+        graph.copy_into(y, place).unwrap();
+        result
+    });
+    let recording = gpu.record(&graph).unwrap();
+    let mut first: [Option<[Vec<u8>; 2]>; 5] = Default::default();
+    let depths = [[2046, 2047], [3, 1500], [0, 1], [800, 64], [129, 300]];
+    for round in 0..12 {
+        for (i, depth) in depths.iter().enumerate() {
+            let bytes = |p: &[i32; 2]| p.iter().flat_map(|p| p.to_le_bytes()).collect::<Vec<u8>>();
+            if (round + i) % 7 == 3 {
+                drop(stream.upload(&positions, &bytes(&[2000, 2048])).unwrap());
+                assert!(stream.submit(&recording).unwrap().wait().is_err());
+                stream.recover().unwrap();
+            }
+            drop(stream.upload(&positions, &bytes(depth)).unwrap());
+            stream.submit(&recording).unwrap().wait().unwrap();
+            let found = results.each_ref().map(|t| stream.download(t).unwrap().wait().unwrap());
+            let expected = first[i].get_or_insert_with(|| found.clone());
+            assert!(*expected == found, "{depth:?}, replay {round}");
+        }
+    }
+}

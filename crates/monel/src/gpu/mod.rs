@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub const MIN_BINDINGS: usize = 8;
 
 /// Storage buffers of a dispatch where [`Limits::bindings`] says so.
-pub const MAX_BINDINGS: usize = 12;
+pub const MAX_BINDINGS: usize = 14;
 
 /// Words of immediates of a dispatch.
 pub const MAX_IMMEDIATES: usize = 32;
@@ -123,6 +123,8 @@ pub enum Memory {
     Table,
     /// Where kernels report what is wrong with their inputs.
     Faults,
+    /// Words of the dispatch's own that are zero before it and after it.
+    Counters,
 }
 
 /// Everything an op needs to choose its kernels. Also made to ask whether an op is supported; offsets are 0 then.
@@ -155,6 +157,10 @@ pub struct Dispatch {
     pub table: Vec<u32>,
     /// Which immediate is the index of the table's first word; set by the device.
     pub table_at: Option<usize>,
+    /// Words behind [`Memory::Counters`].
+    pub counters: usize,
+    /// Which immediate is the index of the first of them; set by the device.
+    pub counters_at: Option<usize>,
     /// What a fault's value means; `None` for kernels that cannot fail.
     pub fault: Option<FaultText>,
     /// Whether it needs nothing of the dispatch before it in its step, so that both may run at once.

@@ -32,6 +32,8 @@ pub struct Shader {
     immediates: Vec<u32>,
     table: Vec<u32>,
     table_at: Option<usize>,
+    counters: usize,
+    counters_at: Option<usize>,
     fault: Option<FaultText>,
     wrong: Option<String>,
 }
@@ -53,6 +55,8 @@ impl Shader {
             immediates: Vec::new(),
             table: Vec::new(),
             table_at: None,
+            counters: 0,
+            counters_at: None,
             fault: None,
             wrong: None,
         }
@@ -108,6 +112,27 @@ impl Shader {
     /// An operand under another element type, without accessors.
     pub fn raw(self, name: &'static str, access: &str, element: &'static str, operand: &Operand) -> Shader {
         self.bind(name, access, element, operand)
+    }
+
+    /// An operand under another element type through which workgroups of the dispatch see what others wrote, where atomics
+    /// and `storageBarrier` put one before the other. Not in kernels with matrices, whose memory model has no such word.
+    pub fn coherent(mut self, name: &'static str, element: &'static str, operand: &Operand) -> Shader {
+        if self.enables.contains(&"wgpu_cooperative_matrix") {
+            self.fail(format!("{name} without matrices"));
+        }
+        self = self.bind(name, "read_write", element, operand);
+        // The declaration is the last line.
+        let at = self.head.rfind("var<storage").unwrap_or(self.head.len());
+        self.head.insert_str(at, "@coherent ");
+        self
+    }
+
+    /// `words` counters, `counters[p.counters + i]`, an array of atomic u32: zero when the kernel starts, and the kernel has
+    /// to leave zeros, also where it fails.
+    pub fn counters(mut self, words: usize) -> Shader {
+        self.counters = words;
+        self.counters_at = Some(self.immediates.len());
+        self.declare("counters", "read_write", "atomic<u32>", Memory::Counters).word("counters", "u32", 0)
     }
 
     /// Constants of this dispatch, read as `name[p.name + i]`, an array of u32.
@@ -225,6 +250,8 @@ impl Shader {
             immediates: self.immediates,
             table: self.table,
             table_at: self.table_at,
+            counters: self.counters,
+            counters_at: self.counters_at,
             fault: self.fault,
             beside: false,
         })

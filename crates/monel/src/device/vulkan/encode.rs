@@ -18,6 +18,9 @@ use crate::plan::{Place, Plan, PlannedOp};
 use crate::tensor::{DType, Desc};
 use std::sync::Arc;
 
+/// Words for counters that a chunk takes at once.
+const COUNTERS: usize = 4096;
+
 /// A dispatch with its memory found.
 struct Ready {
     dispatch: Dispatch,
@@ -27,10 +30,12 @@ struct Ready {
 
 /// Everything that a chunk collects.
 struct Chunk<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     scratch: Option<&'a Arc<dyn DriverMemory>>,
     keep: Vec<Arc<dyn DriverMemory>>,
     own: Vec<GpuMemory>,
+    /// Zeros for counters, and how many of their words are taken.
+    counters: Option<(Bound, u64, usize)>,
     faults: Option<super::commands::FaultSlot>,
     texts: Vec<(String, FaultText)>,
 }
@@ -48,6 +53,7 @@ impl Shared {
             scratch,
             keep: scratch.into_iter().cloned().collect(),
             own: Vec::new(),
+            counters: None,
             faults: None,
             texts: Vec::new(),
         };
@@ -218,6 +224,24 @@ impl Chunk<'_> {
         Ok((Operand { offset, ..nowhere }, Some(bound)))
     }
 
+    /// So many words for counters, and the index of the first. They are zeroed once: every dispatch leaves zeros, and a
+    /// submitted chunk runs to its end, as nothing but the loss of the device stops one.
+    fn counters(&mut self, words: usize) -> Result<(Bound, u32)> {
+        let (bound, start, taken) = match self.counters {
+            Some(found) if found.2 + words <= COUNTERS => found,
+            _ => {
+                let bytes = 4 * words.max(COUNTERS);
+                let piece = self.shared.allocator.piece(Use::Private, "counters of kernels", bytes)?;
+                self.shared.zero(&piece)?;
+                let (bound, offset) = piece.block.window(piece.offset);
+                self.own.push(piece);
+                (bound, offset / 4, 0)
+            }
+        };
+        self.counters = Some((bound, start, taken + words));
+        Ok((bound, (start as usize + taken) as u32))
+    }
+
     fn ready(
         &mut self,
         mut dispatch: Dispatch,
@@ -236,6 +260,13 @@ impl Chunk<'_> {
                         dispatch.immediates[at] = (offset / 4) as u32;
                     }
                     self.own.push(piece);
+                    Some(bound)
+                }
+                Memory::Counters => {
+                    let (bound, first) = self.counters(dispatch.counters)?;
+                    if let Some(at) = dispatch.counters_at {
+                        dispatch.immediates[at] = first;
+                    }
                     Some(bound)
                 }
                 Memory::Faults => {

@@ -250,6 +250,35 @@ mod tests {
         assert!(!instructions(&words).any(uniform));
     }
 
+    /// What `gpu::Shader::coherent` and `counters` rely on: workgroups see each other's writes.
+    #[test]
+    fn coherent_memory_barriers_and_counters_reach_the_whole_device() {
+        let text = "@group(0) @binding(0) @coherent var<storage, read_write> x: array<vec4<f32>>;
+            @group(0) @binding(1) var<storage, read_write> n: array<atomic<u32>>;
+            @compute @workgroup_size(32)
+            fn main(@builtin(local_invocation_index) i: u32) {
+              x[i] = vec4<f32>(1.0);
+              storageBarrier();
+              if i == 0u && atomicAdd(&n[0], 1u) == 7u { atomicStore(&n[0], 0u); }
+            }";
+        let words = compile(text, TARGET).unwrap();
+        let all: Vec<(u32, &[u32])> = instructions(&words).collect();
+        let of = |op| all.iter().filter(move |i| i.0 == op).map(|i| i.1);
+        const COHERENT: u32 = 23;
+        let variable = of(OP_DECORATE).find(|w| w[2..] == [COHERENT]).unwrap()[1];
+        assert!(of(OP_VARIABLE).any(|w| w[2] == variable));
+        // Without the memory model of Vulkan, which has no such decoration.
+        assert!(of(OP_CAPABILITY).all(|w| w[1] != spv::Capability::VulkanMemoryModel as u32));
+        const OP_CONSTANT: u32 = 43;
+        let (barrier, atomic_store, atomic_add) = (224, 228, 234);
+        let value = |id: u32| of(OP_CONSTANT).find(|w| w[2] == id).unwrap()[3];
+        // Scopes: 1 the device, 2 the workgroup. Semantics: acquire and release (8), of buffers (64).
+        let barriers: Vec<_> = of(barrier).map(|w| [value(w[1]), value(w[2]), value(w[3])]).collect();
+        assert_eq!(barriers, [[2, 1, 8 | 64]]);
+        assert_eq!(of(atomic_add).map(|w| value(w[4])).collect::<Vec<_>>(), [1]);
+        assert_eq!(of(atomic_store).map(|w| value(w[2])).collect::<Vec<_>>(), [1]);
+    }
+
     #[test]
     fn errors_show_the_place() {
         let error = compile("fn main() { let x = y; }", TARGET).unwrap_err();

@@ -1,7 +1,7 @@
 //! What lies between the products of q, k and v and the product behind attention: norms of heads, rotation, new rows of
 //! the cache, attention, eight bits.
 //!
-//! Of one token everything becomes the two kernels of attention (`ops/flash_attention/decode_fresh.rs`). Of more tokens,
+//! Of one token everything becomes the kernel of attention (`ops/flash_attention/decode_fresh.rs`). Of more tokens,
 //! and where a device has too few bindings for that, all that comes before attention becomes one kernel.
 
 use super::{Member, View, same};

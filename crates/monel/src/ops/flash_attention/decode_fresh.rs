@@ -32,7 +32,6 @@ pub(super) struct Sizes {
     pub value: usize,
     /// Query heads of a workgroup.
     pub heads: usize,
-    pub splits: usize,
     /// Workgroups for the query heads of a KV head.
     pub parts: usize,
     pub subgroup: usize,
@@ -55,7 +54,7 @@ impl Fresh<'_> {
         loops: &Loops,
         cap: Option<&str>,
     ) -> Result<Shader, String> {
-        let &Sizes { head, value, heads, splits, parts, subgroup, subgroups } = sizes;
+        let &Sizes { head, value, heads, parts, subgroup, subgroups } = sizes;
         let threads = subgroup * subgroups;
         let mut shader = shader;
         for (name, operand) in [("fresh_q", self.q), ("fresh_k", self.k), ("fresh_v", self.v)] {
@@ -76,7 +75,7 @@ impl Fresh<'_> {
         let (key4, key8, value8) = (head / 4, head / 8, value / 8);
         let (key_at, value_at) = (heads * key4, (heads + 1) * key4);
         let text = format!(
-            "let newest = split == {last}u;
+            "let newest = split == used - 1u;
   for (var row = sg; row < select({heads}u, {all}u, newest); row += {subgroups}u) {{
     if row < {heads}u {{
       let at = p.fresh_q + (head0 + row) * {q_stride}u;
@@ -101,7 +100,6 @@ impl Fresh<'_> {
       v[v_at + position * p.v1 + i] = eight_f16(turned[{value_at}u + i], turned[{value_at}u + {value8}u + i]);
     }}
   }}",
-            last = splits - 1,
             all = heads + 2,
             q_stride = stride(self.q, 1),
             k_stride = stride(self.k, 1),

@@ -1,9 +1,11 @@
-//! Attention of few tokens on a GPU: the cells are divided over workgroups, and a second kernel combines what they found.
+//! Attention of few tokens on a GPU: the cells are divided over workgroups, and the last of them combines what they found.
 //!
 //! A workgroup takes all query heads of a KV head, so that keys and values are read once for them. Into how many parts the
-//! cells are cut is fixed when the kernels are encoded, how long a part is follows from the position that is found when
-//! they run: all parts share any depth evenly, and those without cells leave at once. The kernel's inner loop is written
-//! out here for the sizes at hand (`decode_text`), as registers cannot be indexed.
+//! cells are cut at most is fixed when the kernel is encoded; how many there are and how long follows from the position
+//! that is found when it runs. Few cells are one part, whose workgroup writes the result; of more, each workgroup leaves
+//! its part in memory and counts itself, and the one that finds all counted combines them in their order, so that the
+//! result does not depend on who that is. Workgroups without a part leave at once. The kernel's inner loop is written out
+//! here for the sizes at hand (`decode_text`), as registers cannot be indexed.
 
 use super::decode_fresh::{Fresh, Sizes};
 use super::decode_text::{Loops, Query};
@@ -17,8 +19,15 @@ const FEW_TOKENS: usize = 8;
 const WORKGROUPS: usize = 264;
 /// Parts of the cells, at most.
 const MOST_PARTS: usize = 64;
-/// Cells of a part, at least.
+/// Cells of a part, at least, and what all but the last one are multiples of.
 const SHORTEST: usize = 32;
+/// How often a workgroup reads as many cells as it has on the way at once before more workgroups are worth it: to leave
+/// parts and to combine them takes as long as a few such rounds. At least one.
+const ALONE_ROUNDS: usize = 2;
+/// Such rounds of a part, at least: fewer cells would leave a part of the workgroup idle and save no time.
+const PART_ROUNDS: usize = 1;
+/// Parts that an invocation asks for before it uses them when it combines.
+const PARTS_AT_ONCE: usize = 8;
 /// Heads that a workgroup takes at most, and what their queries and sums may need of an invocation's registers.
 const MOST_HEADS: usize = 8;
 const REGISTERS: usize = 160;
@@ -75,7 +84,7 @@ pub(super) fn scratch(inputs: &[Desc], output: &Desc) -> usize {
     }
 }
 
-/// The kernels, or `None` where the general one has to do it.
+/// The kernel, or `None` where the general one has to do it.
 pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Option<Result<Vec<Dispatch>, String>> {
     let (q, k, v) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
     let subgroup = call.limits.subgroup_fixed? as usize;
@@ -84,14 +93,10 @@ pub(super) fn shader(op: FlashAttention, call: &GpuCall<'_>) -> Option<Result<Ve
     if !subgroup.is_power_of_two() || !(8..=64).contains(&subgroup) || rows > 65_535 {
         return None;
     }
-    let split = split(op, call, &division, subgroup, None, None);
-    Some(split.and_then(|split| match division.splits {
-        1 => Ok(vec![split]),
-        _ => Ok(vec![split, combine(call, &division, None)?]),
-    }))
+    Some(kernel(op, call, &division, subgroup, None, None).map(|kernel| vec![kernel]))
 }
 
-/// The kernels of one token's attention with what goes before it, and with its result as eight-bit rows (`codes`) where
+/// The kernel of one token's attention with what goes before it, and with its result as eight-bit rows (`codes`) where
 /// these are wanted instead.
 pub(crate) fn fused(
     op: FlashAttention,
@@ -122,15 +127,25 @@ pub(crate) fn fused(
             return no("eight-bit rows");
         }
     }
-    let first = split(op, call, &division, subgroup, Some(fresh), codes)?;
-    Ok(match division.splits {
-        1 => vec![first],
-        _ => vec![first, combine(call, &division, codes)?],
-    })
+    Ok(vec![kernel(op, call, &division, subgroup, Some(fresh), codes)?])
 }
 
-/// Attention over each part of the cells.
-fn split(
+/// The numbers of a kernel that combining its parts needs.
+struct Shape {
+    /// Vectors of four elements in a row of the result.
+    value4: usize,
+    /// Invocations of a workgroup.
+    threads: usize,
+    /// Vectors of four floats in workgroup memory.
+    slots: usize,
+    /// Parts of the cells, at most.
+    splits: usize,
+    /// Workgroups along y: each leaves one part of something else.
+    groups: u32,
+}
+
+/// The kernel.
+fn kernel(
     op: FlashAttention,
     call: &GpuCall<'_>,
     division: &Division,
@@ -145,15 +160,7 @@ fn split(
     let subgroups = (THREADS / subgroup).clamp(1, SUBGROUPS);
     let threads = subgroups * subgroup;
     let per_head = subgroups * value * 4;
-    let sizes = Sizes {
-        head,
-        value,
-        heads: division.heads,
-        splits: division.splits,
-        parts: division.parts,
-        subgroup,
-        subgroups,
-    };
+    let sizes = Sizes { head, value, heads: division.heads, parts: division.parts, subgroup, subgroups };
     // Workgroup memory for sums, beside rows and a few numbers.
     let rows = if fresh.is_some() { sizes.turned() * 16 } else { 0 };
     let memory = (call.limits.shared_memory as usize).saturating_sub(rows + 1024).min(SUMS);
@@ -168,9 +175,13 @@ fn split(
     let fast = fast_k.is_some() && fast_v.is_some();
     let loops = Loops::new([head, value], [division.heads, per_pass], subgroup, fast, masked);
     let step = loops.rows_at_once() * loops.unroll;
+    let round = step * subgroups;
+    let (alone, part) = (ALONE_ROUNDS * round, (PART_ROUNDS * round).max(SHORTEST));
+    let splits = if cells <= alone { 1 } else { division.splits.min(cells.div_ceil(part)) };
+    let groups = [splits as u32, (kv_heads * division.parts) as u32, (tokens * batches) as u32];
     let log2e = std::f32::consts::LOG2_E;
 
-    let mut shader = Shader::new("attention_split", include_str!("decode_split.wgsl"))
+    let mut shader = Shader::new("attention_decode", include_str!("decode_shader.wgsl"))
         .part(include_str!("../../gpu/functions.wgsl"))
         .number("tokens", tokens)
         .number("heads", heads)
@@ -192,49 +203,46 @@ fn split(
             None => shader.input(name, operand).strides(name, operand, true),
         };
     }
-    if division.splits == 1 {
-        let sum = "sum * select(1.0 / total, 0.0, total == 0.0)";
-        let (with_y, store) = result(shader, y, codes, "head0 + head", sum);
-        let store = format!(
-            "let total = total_of(head, top_of(head));
-      {at}
-      {store}",
-            at = match codes {
-                None => "let to = p.y + (head0 + head) * p.y1 + token * p.y2 + batch * p.y3;",
-                Some(_) => "",
-            }
-        );
-        let leave = if fresh.is_some() { "if !known { return; }" } else { "" };
-        shader = with_y.define("LEAVE", leave).define("STORE", store);
+    let (with_y, store) = result(shader, y, codes, "head0 + head");
+    let store = match codes {
+        Some(_) => store,
+        None => format!(
+            "let to = p.y + (head0 + head) * p.y1 + token * p.y2 + batch * p.y3;
+        {store}"
+        ),
+    };
+    let whole = format!(
+        "let total = total_of(head, top_of(head));
+        let row = sum * select(1.0 / total, 0.0, total == 0.0);
+        {store}"
+    );
+    shader = with_y;
+    let unknown = if fresh.is_some() { "if !known { return; }" } else { "" };
+    if splits == 1 {
+        shader = shader.define("LEAVE", unknown).define("STORE", whole).define("COMBINE", "");
     } else {
         let row = value / 4 + 1;
-        let at = format!("p.parts + ((row0 + head) * {}u + split) * {row}u", division.splits);
-        let none = format!(
-            "if begin >= end{} {{
-    if li < {}u {{ let head = li; parts[{at} + {}u] = vec4<f32>(-1e30, 0.0, 0.0, 0.0); }}
-    return;
-  }}",
-            // The last part has the newest cell.
-            match fresh {
-                Some(_) => format!(" && (split != {}u || !known)", division.splits - 1),
-                None => String::new(),
-            },
-            division.heads,
-            value / 4
-        );
-        let store = format!(
-            "let to = {at};
-      parts[to + d] = sum;
-      if d == 0u {{
-        let top = top_of(head);
-        parts[to + {}u] = vec4<f32>(top, total_of(head, top), 0.0, 0.0);
+        let part = format!(
+            "if used == 1u {{
+        {whole}
+      }} else {{
+        let to = p.parts + ((row0 + head) * {splits}u + split) * {row}u;
+        parts[to + d] = sum;
+        if d == 0u {{
+          let top = top_of(head);
+          parts[to + {}u] = vec4<f32>(top, total_of(head, top), 0.0, 0.0);
+        }}
       }}",
             value / 4
         );
         shader = shader
-            .raw("parts", "read_write", "vec4<f32>", &call.scratch)
-            .define("LEAVE", none)
-            .define("STORE", store);
+            .coherent("parts", "vec4<f32>", &call.scratch)
+            .counters(groups[1] as usize * groups[2] as usize)
+            .define("LEAVE", format!("if split >= used {{ return; }} {unknown}"))
+            .define("STORE", part);
+        let slots = subgroups * per_pass * value / 4;
+        let shape = Shape { value4: value / 4, threads, slots, splits, groups: groups[1] };
+        shader = combine(shader, division, &shape, &store);
     }
     shader = match op.masking {
         Masking::None => shader.define("RANGE", ""),
@@ -281,88 +289,85 @@ fn split(
         .define("THREADS", threads)
         .define("SUBGROUP", subgroup)
         .define("SUBGROUPS", subgroups)
-        .define("SLOTS", subgroups * division.heads)
+        .define("SLOTS", subgroups.max(threads / (division.heads * value / 4)) * division.heads)
         .define("SUMS", subgroups * per_pass * value / 4)
         .define("HEADS", division.heads)
         .define("PARTS", division.parts)
-        .define("SPLITS", division.splits)
+        .define("SPLITS", splits)
         .define("GRANULE", SHORTEST)
+        .define("EVEN", splits * SHORTEST)
+        .define("ALONE", alone)
+        .define("PART", part)
         .define("STEP", step)
-        .define("TILE", step * subgroups)
+        .define("TILE", round)
         .define("PER_PASS", per_pass)
         .define("PASS_VALUES", per_pass * value / 4)
         .define("VALUE4", value / 4);
-    shader.finish([division.splits as u32, (kv_heads * division.parts) as u32, (tokens * batches) as u32])
+    shader.finish(groups)
 }
 
-/// Puts the parts together.
-fn combine(call: &GpuCall<'_>, division: &Division, codes: Option<&Operand>) -> Result<Dispatch, String> {
-    let y = &call.output;
-    let [value, heads, tokens, batches] = y.desc.ne;
-    let value4 = value / 4;
-    let mut groups = (THREADS / value4).clamp(1, division.splits);
-    let subgroup = call.limits.subgroup_fixed.unwrap_or(8) as usize;
-    if codes.is_some() {
-        // Neighbours that share a block are lanes of one subgroup, so all subgroups are full.
-        let full = |n: &usize| (n * value4).is_multiple_of(subgroup) && n * value4 <= THREADS;
-        let found = (groups..=THREADS).chain(1..groups).find(full);
-        groups = found.ok_or_else(|| format!("whole subgroups for rows of {value}"))?;
-    }
-    let row = value4 + 1;
-    let each = 0..division.splits.div_ceil(groups);
-    let lines = |line: &dyn Fn(usize) -> String| each.clone().map(line).collect::<Vec<_>>().join("\n  ");
-    let loads = lines(&|i| {
+/// The text with which the workgroup that leaves the last part of the cells puts all parts together, and `store` writes
+/// `row`.
+fn combine(shader: Shader, division: &Division, shape: &Shape, store: &str) -> Shader {
+    let &Shape { value4, threads, slots, splits, groups } = shape;
+    let all = division.heads * value4;
+    let across = all.min(threads);
+    let side = (threads / across).min(slots / across).clamp(1, splits);
+    let loads = splits.div_ceil(side).min(PARTS_AT_ONCE);
+    let lines = |line: &dyn Fn(usize) -> String| (0..loads).map(line).collect::<Vec<_>>().join("\n    ");
+    let asked = lines(&|i| {
         format!(
-            "let n{i} = nth + {}u; let at{i} = at + min(n{i}, {}u) * {row}u;
-  let values{i} = parts[at{i} + d]; let end{i} = parts[at{i} + {value4}u];
-  let some{i} = n{i} < {}u && end{i}.y != 0.0;",
-            i * groups,
-            division.splits - 1,
-            division.splits
+            "let n{i} = part + {}u; let at{i} = at + min(n{i}, used - 1u) * {}u;
+    let values{i} = parts[at{i} + d]; let end{i} = parts[at{i} + {value4}u];
+    let some{i} = n{i} < used && end{i}.y != 0.0;",
+            i * side,
+            value4 + 1
         )
     });
-    let top = each
-        .clone()
-        .fold("-1e30".to_string(), |top, i| format!("max({top}, select(-1e30, end{i}.x, some{i}))"));
+    let top =
+        (0..loads).fold("top".to_string(), |top, i| format!("max({top}, select(-1e30, end{i}.x, some{i}))"));
     let add = lines(&|i| {
         format!("if some{i} {{ let w = exp2(end{i}.x - top); total += w * end{i}.y; sum += w * values{i}; }}")
     });
-    let shader = Shader::new("attention_combine", include_str!("decode_combine.wgsl"))
-        .number("rows", y.desc.rows())
-        .number("heads", heads)
-        .number("tokens", tokens)
-        .number("batches", batches)
-        .raw("parts", "read", "vec4<f32>", &call.scratch);
-    let (mut shader, store) = result(shader, y, codes, "row", "sum * factor");
-    shader = match codes {
-        Some(_) => shader.full_subgroups().define("TO", "").define("INDEX", "sg * size + lane"),
-        None => shader
-            .define(
-                "TO",
-                "let place = split4(row, p.heads, p.tokens, p.batches);
-    let to = p.y + place.x * p.y1 + place.y * p.y2 + place.z * p.y3;",
-            )
-            .define("INDEX", "index"),
-    };
+    let collect = format!(
+        "{asked}
+    let higher = {top};
+    let carry = exp2(top - higher); total *= carry; sum *= carry; top = higher;
+    {add}"
+    );
+    let combine = format!(
+        "if used > 1u {{
+    if !is_last(p.counters + wg.z * {groups}u + wg.y, used, li) {{ return; }}
+    for (var start = 0u; start < {all}u; start += {across}u) {{
+      let i = min(start + li % {across}u, {}u);
+      let nth = li / {across}u;
+      let head = i / {value4}u;
+      let d = i % {value4}u;
+      let row = combined(p.parts + (row0 + head) * {}u, head, d, nth, used, li);
+      if nth == 0u && start + li < {all}u {{
+        {store}
+      }}
+    }}
+  }}",
+        all - 1,
+        splits * (value4 + 1)
+    );
     shader
-        .define("THREADS", groups * value4)
-        .define("GROUPS", groups)
-        .define("VALUE4", value4)
-        .define("ROW", division.row_vectors(value))
-        .define("LOADS", loads)
-        .define("TOP", top)
-        .define("ADD", add)
-        .define("STORE", store)
-        .groups(y.desc.rows())
+        .part(include_str!("decode_parts.wgsl"))
+        .define("SIDE", side)
+        .define("ACROSS", across)
+        .define("STRIDE", side * loads)
+        .define("COLLECT", collect)
+        .define("COMBINE", combine)
 }
 
-/// The result, and the text that stores elements 4d .. 4d + 3 of the row at `to`, or of `head` in eight bits.
-fn result(shader: Shader, y: &Operand, codes: Option<&Operand>, head: &str, sum: &str) -> (Shader, String) {
+/// The result, and the text that stores `row`, elements 4d .. 4d + 3 of the row at `to`, or of `head` in eight bits.
+fn result(shader: Shader, y: &Operand, codes: Option<&Operand>, head: &str) -> (Shader, String) {
     if let Some(codes) = codes {
         let quads = y.desc.ne[0] / 4;
         let all = quads * y.desc.ne[1];
         let mut store = format!(
-            "let block = quantize_block({sum});
+            "let block = quantize_block(row);
       let word = ({head}) * {quads}u + d;
       codes[p.codes + word] = block.code;
       if word % 8u == 0u {{
@@ -381,13 +386,10 @@ fn result(shader: Shader, y: &Operand, codes: Option<&Operand>, head: &str, sum:
     match vectors(y, 4) {
         Some(strides) => {
             let shader = numbers(shader.raw("y", "read_write", "vec4<f32>", y), "y", strides);
-            (shader, format!("y[to + d] = {sum};"))
+            (shader, "y[to + d] = row;".to_string())
         }
         None => {
-            let store = format!(
-                "let values = {sum};
-      for (var e = 0u; e < 4u; e++) {{ y[to + 4u * d + e] = values[e]; }}"
-            );
+            let store = "for (var e = 0u; e < 4u; e++) { y[to + 4u * d + e] = row[e]; }".to_string();
             (shader.output("y", y).strides("y", y, true), store)
         }
     }
@@ -417,4 +419,72 @@ fn numbers(shader: Shader, name: &'static str, strides: [usize; 3]) -> Shader {
         .into_iter()
         .zip(1..)
         .fold(shader, |shader, (stride, d)| shader.number(&format!("{name}{d}"), stride))
+}
+
+// The compiler of kernels belongs to the Vulkan device.
+#[cfg(all(test, feature = "vulkan"))]
+mod tests {
+    use super::*;
+    use crate::device::vulkan::shader::{Target, compile};
+    use crate::gpu::{Limits, Memory};
+    use crate::ops::{RmsNorm, Rope, RopeKind, RopeScaling};
+
+    /// The software device has subgroups of one size; kernels for the others have to be valid, and in bounds of memory,
+    /// bindings and immediates also with everything that goes before attention.
+    #[test]
+    fn kernels_compile_for_other_subgroups() {
+        let op = FlashAttention { scale: 0.1, softcap: None, masking: Masking::Causal { window: None } };
+        let target = Target { version: (1, 6), int8: true, dot: true };
+        let operand = |dtype, ne: &[usize], memory| Operand {
+            desc: Desc::new(dtype, ne).unwrap(),
+            offset: 0,
+            memory: Memory::Input(memory),
+        };
+        for (head, heads, kv_heads, cells) in
+            [(64, 9, 3, 4096), (128, 32, 8, 8192), (256, 4, 1, 2048), (64, 14, 2, 600), (128, 8, 8, 100)]
+        {
+            for size in [16, 32, 64] {
+                let limits = Limits { subgroup_fixed: Some(size), ..Limits::LARGE };
+                let inputs = [
+                    operand(DType::F32, &[head, 1, heads], 0),
+                    operand(DType::F16, &[head, cells, kv_heads], 1),
+                    operand(DType::F16, &[head, cells, kv_heads], 2),
+                    operand(DType::I32, &[1], 3),
+                ];
+                let output = operand(DType::F32, &[head, heads, 1], 4);
+                let descs = inputs.map(|i| i.desc);
+                let scratch = operand(DType::I32, &[scratch(&descs, &output.desc) / 4], 5);
+                let call = GpuCall { inputs: &inputs, output, scratch, limits, window: None };
+                let kind = RopeKind::Normal;
+                let rope = Rope { kind, dims: head, base: 10_000.0, scaling: RopeScaling::None };
+                let rows = [heads, kv_heads, kv_heads].map(|n| operand(DType::F32, &[head, n], 6));
+                let value = operand(DType::F32, &[head, 1, kv_heads], 6);
+                let (factors, weight) =
+                    (operand(DType::F32, &[head / 2], 7), operand(DType::F32, &[head], 8));
+                let norm = Some((RmsNorm { eps: 1e-6 }, Some(&weight)));
+                let fresh = Fresh {
+                    rope,
+                    factors: Some(&factors),
+                    q: &rows[0],
+                    k: &rows[1],
+                    v: &value,
+                    norms: [norm, norm],
+                };
+                let codes = operand(DType::Q8P, &[head * heads], 9);
+                let kernels = [
+                    shader(op, &call).unwrap().unwrap(),
+                    fused(op, &call, &fresh, None).unwrap(),
+                    fused(op, &call, &fresh, Some(&codes)).unwrap(),
+                ];
+                for kernel in kernels {
+                    let [dispatch] = kernel.try_into().unwrap();
+                    let text = dispatch.source.text().unwrap();
+                    compile(&text, target).unwrap_or_else(|e| panic!("{head} {heads} {size}: {e}\n{text}"));
+                    // Whoever counts has counters, one for each group of workgroups that share a result.
+                    let [parts, y, z] = dispatch.groups.map(|n| n as usize);
+                    assert_eq!(dispatch.counters, if parts > 1 { y * z } else { 0 });
+                }
+            }
+        }
+    }
 }

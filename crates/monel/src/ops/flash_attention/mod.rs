@@ -2,7 +2,7 @@
 //!
 //! The softmax is taken online, tile by tile of cells (Milakov and Gimelshein, arXiv 1805.02867; Dao et al.,
 //! arXiv 2205.14135). Two ways through the same formula: many query rows against tiles of cells (`prefill`), and few
-//! rows with the cells divided over items, whose partial results a second kernel combines (`decode`).
+//! rows with the cells divided over items, whose partial results are combined (`decode`; on GPUs `decode_shader`).
 //!
 //! With [`Masking::Causal`] the kernels read the positions when they run and visit only the cells that can be seen, so
 //! a decode step recorded once is replayed for every position.

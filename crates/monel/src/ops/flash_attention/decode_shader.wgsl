@@ -1,7 +1,10 @@
-// A workgroup takes the query heads of one KV head over one of $SPLITS equal parts of the cells that a token sees. A
+// A workgroup takes the query heads of one KV head over one of at most $SPLITS equal parts of the cells that a token sees. A
 // cell's row lies across $LANES neighbouring invocations, eight elements and every $LANES-th eight after them each, so a
 // subgroup reads $AT_ONCE rows together, and $UNROLL times as many before it uses them. Every subgroup goes its own way with
 // its own softmax; they meet once, at the end. Scores are in units of log2(e).
+//
+// Where one part is all, its workgroup writes the result. Otherwise each leaves its part in memory and counts itself, and
+// the last one puts all of them together, in their order. Nobody waits for anybody.
 var<workgroup> tops: array<f32, $SLOTS>;
 var<workgroup> totals: array<f32, $SLOTS>;
 var<workgroup> sums: array<vec4<f32>, $SUMS>;
@@ -38,11 +41,13 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32,
   var first = 0u;
   var end = p.cells;
   $RANGE
-  let even = (end - first + $SPLITSu - 1u) / $SPLITSu;
-  let length = (even + $GRANULEu - 1u) / $GRANULEu * $GRANULEu;
+  let seen = end - first;
+  let even = (seen + $EVENu - 1u) / $EVENu * $GRANULEu;
+  let length = select(max(even, $PARTu), $ALONEu, seen <= $ALONEu);
+  let used = max((seen + length - 1u) / length, 1u);
+  $LEAVE
   let begin = first + split * length;
   end = min(end, begin + length);
-  $LEAVE
   $FRESH
   $QUERY
   $ZERO
@@ -77,4 +82,5 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32,
     }
     workgroupBarrier();
   }
+  $COMBINE
 }
