@@ -24,7 +24,7 @@ const PANEL_BYTES: usize = 480 << 10;
 /// Columns up to which a GPU makes a row of the result at a time.
 const FEW_COLUMNS: usize = super::mat_vec::MAX_COLUMNS;
 /// Tiles of many columns that are worth handing to a thread at once.
-const NEIGHBOURS: usize = 8;
+const NEIGHBOURS: usize = 24;
 /// Multiply-adds worth handing to a thread at once: about 10 µs.
 const PIECE: usize = 1 << 20;
 

@@ -10,20 +10,21 @@
 use super::super::tiles::Tiles;
 use super::*;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// Columns of a product.
 const COLUMNS: usize = 16;
-/// So many columns' blocks are kept side by side: 80 KiB.
-const PANEL: usize = 8 * COLUMNS;
-/// Blocks along k of a turn.
-const DEPTH: usize = 16;
+/// Blocks of 16 columns that are kept side by side, in 120 KiB.
+const KEPT: usize = 192;
+/// Blocks along k of a turn, at most: what a tile's rows and 16 columns need then fits into a first-level cache.
+const DEPTH: usize = 24;
 
 /// A block of 16 columns.
 #[repr(C, align(64))]
 struct Columns {
     codes: [[i8; BLOCK]; COLUMNS],
-    d: [f32; COLUMNS],
-    d_sum: [f32; COLUMNS],
+    /// `d` and `d_sum`.
+    scales: [[f32; 2]; COLUMNS],
 }
 
 /// A block of 16 rows, with signed codes.
@@ -41,10 +42,12 @@ struct Sums([[i32; TILE_ROWS]; COLUMNS]);
 
 /// The memory of a call, on the stack.
 struct Scratch {
-    columns: [[MaybeUninit<Columns>; DEPTH]; PANEL / COLUMNS],
+    columns: [MaybeUninit<Columns>; KEPT],
     rows: [MaybeUninit<Rows>; DEPTH],
     sums: [MaybeUninit<Sums>; 2],
 }
+
+const _: () = assert!(offset_of!(ActBlock, d_sum) == offset_of!(ActBlock, d) + 4);
 
 /// Copies `blocks` blocks of 16 activation rows.
 ///
@@ -60,8 +63,7 @@ unsafe fn gather(acts: *const u8, stride: usize, blocks: usize, to: *mut Columns
                 let to = to.add(b);
                 let codes = _mm256_loadu_si256((&raw const (*from).codes).cast());
                 _mm256_store_si256((&raw mut (*to).codes[c]).cast(), codes);
-                (*to).d[c] = (&raw const (*from).d).read_unaligned();
-                (*to).d_sum[c] = (&raw const (*from).d_sum).read_unaligned();
+                (*to).scales[c] = (&raw const (*from).d).cast::<[f32; 2]>().read_unaligned();
             }
         }
     }
@@ -84,6 +86,7 @@ unsafe fn unpack<U: Unpack>(tile: *const u8, first: usize, blocks: usize, to: *m
             let header = header::<U>(block, U::SHIFTED);
             for half in 0..BLOCK / U::SEGMENT {
                 let segment = value % U::VALUES / U::SEGMENT + half;
+                prefetch_ahead::<U>(block, segment);
                 let (d, m) = scales::<U>(header, block, segment);
                 _mm512_store_ps((&raw mut (*to).d[half]).cast(), d);
                 if U::HAS_MIN {
@@ -151,11 +154,11 @@ unsafe fn multiply<U: Unpack>(
                 let d = _mm512_load_ps((&raw const (*rows).d[half]).cast());
                 for (c, total) in totals.iter_mut().enumerate() {
                     let sum = _mm512_cvtepi32_ps(_mm512_load_si512((&raw const (*sums).0[c]).cast()));
-                    let scale = _mm512_mul_ps(d, _mm512_set1_ps((*columns).d[c]));
+                    let scale = _mm512_mul_ps(d, _mm512_set1_ps((*columns).scales[c][0]));
                     *total = _mm512_fmadd_ps(sum, scale, *total);
                     if U::HAS_MIN {
                         let m = _mm512_load_ps((&raw const (*rows).m[half]).cast());
-                        *total = _mm512_fmadd_ps(m, _mm512_set1_ps((*columns).d_sum[c]), *total);
+                        *total = _mm512_fmadd_ps(m, _mm512_set1_ps((*columns).scales[c][1]), *total);
                     }
                 }
             }
@@ -177,30 +180,41 @@ unsafe fn whole<U: Unpack>(p: &Product) {
     // SAFETY: the caller's; panels, turns and tiles stay inside the product, and a turn's blocks inside the scratch memory.
     unsafe {
         let _tiles = Tiles::new(U::SEGMENT as u8);
+        let columns = (&raw mut (*scratch).columns).cast::<Columns>();
         let rows = (&raw mut (*scratch).rows).cast::<Rows>();
         let sums = (&raw mut (*scratch).sums).cast::<Sums>();
-        for panel in (0..p.cols).step_by(PANEL) {
-            let sixteens = (p.cols - panel).min(PANEL) / COLUMNS;
-            for first in (0..p.k / BLOCK).step_by(DEPTH) {
-                let blocks = (p.k / BLOCK - first).min(DEPTH);
+        // As many columns as can be kept for a turn, as deep as these can be kept.
+        for panel in (0..p.cols / COLUMNS).step_by(KEPT / DEPTH) {
+            let sixteens = (p.cols / COLUMNS - panel).min(KEPT / DEPTH);
+            for pass in parts(0..p.k / BLOCK, KEPT / sixteens) {
                 for s in 0..sixteens {
-                    let acts = p.acts.add((panel + s * COLUMNS) * p.act_stride + first * ACT_BYTES);
-                    gather(acts, p.act_stride, blocks, (&raw mut (*scratch).columns[s]).cast());
+                    let acts = p.acts.add((panel + s) * COLUMNS * p.act_stride + pass.start * ACT_BYTES);
+                    gather(acts, p.act_stride, pass.len(), columns.add(s * pass.len()));
                 }
                 for tile in 0..p.tiles {
-                    unpack::<U>(p.w.add(tile * p.tile_bytes), first, blocks, rows);
                     let valid = ((1u32 << p.rows_of(tile)) - 1) as __mmask16;
-                    for s in 0..sixteens {
-                        let col = panel + s * COLUMNS;
-                        p.claim(tile, 1, col..col + COLUMNS);
-                        let out = (p.out.add(col * p.out_stride + tile * TILE_ROWS), p.out_stride);
-                        let columns = (&raw const (*scratch).columns[s]).cast();
-                        multiply::<U>(rows, columns, blocks, sums, out, valid, first == 0);
+                    for turn in parts(pass.clone(), DEPTH) {
+                        unpack::<U>(p.w.add(tile * p.tile_bytes), turn.start, turn.len(), rows);
+                        for s in 0..sixteens {
+                            let col = (panel + s) * COLUMNS;
+                            p.claim(tile, 1, col..col + COLUMNS);
+                            let out = (p.out.add(col * p.out_stride + tile * TILE_ROWS), p.out_stride);
+                            let columns = columns.add(s * pass.len() + turn.start - pass.start);
+                            multiply::<U>(rows, columns, turn.len(), sums, out, valid, turn.start == 0);
+                        }
                     }
                 }
             }
         }
     }
+}
+
+/// A range in as few parts of at most `longest` as it takes, all about as long.
+#[inline(always)]
+fn parts(range: Range<usize>, longest: usize) -> impl Iterator<Item = Range<usize>> {
+    let parts = range.len().div_ceil(longest);
+    let at = move |part: usize| range.start + part * range.len() / parts;
+    (0..parts).map(move |part| at(part)..at(part + 1))
 }
 
 /// The packed product for every quantized type.
