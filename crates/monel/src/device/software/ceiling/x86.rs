@@ -30,7 +30,12 @@ pub(super) fn paths() -> Vec<Path> {
         // SAFETY: as above.
         (avx2, int8("maddubs, short sums ymm", &[Level::Avx2], 8 * 8 * 64, |n| unsafe { maddubs_short(n) })),
         // SAFETY: as above.
-        (avx512, float("fma zmm", &[Level::Avx512, Level::Avx512Vnni, Level::Amx], 16 * 32, |n| unsafe { fma_zmm(n) })),
+        (
+            avx512,
+            float("fma zmm", &[Level::Avx512, Level::Avx512Vnni, Level::Amx], 16 * 32, |n| unsafe {
+                fma_zmm(n)
+            }),
+        ),
         // SAFETY: as above.
         (avx2, float("fma ymm", &[Level::Avx2], 12 * 16, |n| unsafe { fma_ymm(n) })),
     ];
@@ -55,28 +60,28 @@ unsafe fn tdpbssd(turns: usize) {
     unsafe {
         let _tiles = Tiles::new(64);
         asm!(
-                "tileloadd tmm4, [{ones} + {line}*1]",
-                "tileloadd tmm5, [{ones} + {line}*1]",
-                "tileloadd tmm6, [{ones} + {line}*1]",
-                "tileloadd tmm7, [{ones} + {line}*1]",
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
-                "tdpbssd tmm0, tmm4, tmm6",
-                "tdpbssd tmm1, tmm4, tmm7",
-                "tdpbssd tmm2, tmm5, tmm6",
-                "tdpbssd tmm3, tmm5, tmm7",
-                "dec {turns}",
-                "jnz 2b",
-                ones = in(reg) ones.as_ptr(),
-                line = in(reg) 64usize,
-                turns = inout(reg) turns.max(1) => _,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack, readonly),
-            );
+            "tileloadd tmm4, [{ones} + {line}*1]",
+            "tileloadd tmm5, [{ones} + {line}*1]",
+            "tileloadd tmm6, [{ones} + {line}*1]",
+            "tileloadd tmm7, [{ones} + {line}*1]",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "2:",
+            "tdpbssd tmm0, tmm4, tmm6",
+            "tdpbssd tmm1, tmm4, tmm7",
+            "tdpbssd tmm2, tmm5, tmm6",
+            "tdpbssd tmm3, tmm5, tmm7",
+            "dec {turns}",
+            "jnz 2b",
+            ones = in(reg) ones.as_ptr(),
+            line = in(reg) 64usize,
+            turns = inout(reg) turns.max(1) => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, readonly),
+        );
     }
 }
 

@@ -115,8 +115,8 @@ fn amx_gives_the_bits_of_vnni() {
     };
     let mut random = Random(14);
     for ty in quantized() {
-        // More blocks than a turn takes, more columns than a panel, rows that are missing in the last tile.
-        for (k, rows, cols) in [(256, 16, 16), (1280, 37, 150), (512 + 256, 20, 47)] {
+        // More blocks than are kept, more columns than a panel, rows that are missing in the last tile.
+        for (k, rows, cols) in [(256, 96, 16), (1280, 117, 150), (768, 100, 47), (3328, 96, 33)] {
             let w = weights(ty, k, rows, &mut random);
             let a = acts(levels.0, k, cols, || random.signed());
             check(levels.0, ty, k, &w, &a);

@@ -67,7 +67,8 @@ impl Tiles {
         }
         let mut shapes =
             Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        for (tile, (row_bytes, rows)) in shapes.row_bytes.iter_mut().zip(&mut shapes.rows).take(8).enumerate() {
+        for (tile, (row_bytes, rows)) in shapes.row_bytes.iter_mut().zip(&mut shapes.rows).take(8).enumerate()
+        {
             (*row_bytes, *rows) = match tile {
                 0..4 => (64, 16),
                 4..6 => (depth.into(), 16),
@@ -75,7 +76,9 @@ impl Tiles {
             };
         }
         // SAFETY: reads 64 bytes of valid shapes; the caller vouches for the instructions.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(nostack, preserves_flags, readonly)) };
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(nostack, preserves_flags, readonly))
+        };
         Tiles(PhantomData)
     }
 }
