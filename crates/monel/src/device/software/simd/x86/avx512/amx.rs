@@ -71,14 +71,14 @@ unsafe fn gather(acts: *const u8, stride: usize, blocks: usize, to: *mut Columns
     }
 }
 
-/// Unpacks blocks `first..first + blocks` of 32 values of the packed tile at `tile`.
+/// Unpacks the blocks of a turn, 32 values each, of the packed tile at `tile`.
 ///
 /// # Safety
 /// AVX-512 is there, the blocks are inside the tile, and `to` has room for them.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn unpack<U: Unpack>(tile: *const u8, first: usize, blocks: usize, to: *mut Rows) {
-    for b in 0..blocks {
-        let value = (first + b) * BLOCK;
+unsafe fn unpack<U: Unpack>(tile: *const u8, tile_bytes: usize, turn: Range<usize>, to: *mut Rows) {
+    for (b, block) in turn.enumerate() {
+        let value = block * BLOCK;
         // SAFETY: the caller's.
         unsafe {
             let block = tile.add(value / U::VALUES * Layout::<U>::BLOCK_BYTES);
@@ -88,7 +88,11 @@ unsafe fn unpack<U: Unpack>(tile: *const u8, first: usize, blocks: usize, to: *m
             let header = header::<U>(block, U::SHIFTED);
             for half in 0..BLOCK / U::SEGMENT {
                 let segment = value % U::VALUES / U::SEGMENT + half;
-                prefetch_ahead::<U>(block, segment);
+                // The tile below is wanted next, all at once: by then it should be in the second cache.
+                let next = block.wrapping_add(tile_bytes + Layout::<U>::low(segment));
+                for line in 0..Layout::<U>::SEGMENT_BYTES.div_ceil(64) {
+                    _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(64 * line).cast());
+                }
                 let (d, m) = scales::<U>(header, block, segment);
                 _mm512_store_ps((&raw mut (*to).d[half]).cast(), d);
                 if U::HAS_MIN {
@@ -196,7 +200,7 @@ unsafe fn whole<U: Unpack>(p: &Product) {
                 for tile in 0..p.tiles {
                     let valid = ((1u32 << p.rows_of(tile)) - 1) as __mmask16;
                     for turn in parts(pass.clone(), DEPTH) {
-                        unpack::<U>(p.w.add(tile * p.tile_bytes), turn.start, turn.len(), rows);
+                        unpack::<U>(p.w.add(tile * p.tile_bytes), p.tile_bytes, turn.clone(), rows);
                         for s in 0..sixteens {
                             let col = (panel + s) * COLUMNS;
                             p.claim(tile, 1, col..col + COLUMNS);
