@@ -274,7 +274,7 @@ impl Product {
             // rows, which otherwise, a power of two apart, would fall on the same few places of the caches.
             grain = grain.max(NEIGHBOURS);
         }
-        grain = grain.min(items / (threads * 4)).max(1);
+        grain = grain.min(items / (threads * 3)).max(1);
         if grain > 1 && self.cols > 2 {
             grain = grain / 2 * 2;
         }
