@@ -16,11 +16,12 @@ pub(super) fn paths() -> Vec<Path> {
     let int8 = |name, levels, operations, turns| Path { name, kind: Kind::Int8, levels, operations, turns };
     let float = |name, levels, operations, turns| Path { name, kind: Kind::Float, levels, operations, turns };
     let amx = Isa::new(Level::Amx).is_some();
+    let wide: &[Level] = &[Level::Avx512, Level::Avx512Vnni, Level::Amx];
     let with: [(bool, Path); 8] = [
-        // SAFETY: as below.
-        (amx, int8("tdpbssd", &[Level::Amx], 4 * 16 * 16 * 128, |n| unsafe { tdpbssd(n) })),
         // SAFETY: the first field of each pair says that the machine has the instructions; only those are kept.
         (vnni, int8("vpdpbusd zmm", &[Level::Avx512Vnni], 16 * 128, |n| unsafe { vpdpbusd_zmm(n) })),
+        // SAFETY: as above.
+        (amx, int8("tdpbssd", &[Level::Amx], 4 * 16 * 16 * 128, |n| unsafe { tdpbssd(n) })),
         // SAFETY: as above.
         (avx512, int8("maddubs + madd zmm", &[Level::Avx512], 16 * 128, |n| unsafe { maddubs_zmm(n) })),
         // SAFETY: as above.
@@ -30,12 +31,7 @@ pub(super) fn paths() -> Vec<Path> {
         // SAFETY: as above.
         (avx2, int8("maddubs, short sums ymm", &[Level::Avx2], 8 * 8 * 64, |n| unsafe { maddubs_short(n) })),
         // SAFETY: as above.
-        (
-            avx512,
-            float("fma zmm", &[Level::Avx512, Level::Avx512Vnni, Level::Amx], 16 * 32, |n| unsafe {
-                fma_zmm(n)
-            }),
-        ),
+        (avx512, float("fma zmm", wide, 16 * 32, |n| unsafe { fma_zmm(n) })),
         // SAFETY: as above.
         (avx2, float("fma ymm", &[Level::Avx2], 12 * 16, |n| unsafe { fma_ymm(n) })),
     ];
