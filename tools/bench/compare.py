@@ -143,7 +143,7 @@ def machine():
         return facts
     found = {key: match[1] for key, match in
              ((key, re.search(rf"^{key}\s*: (.*)$", text, re.M)) for key in ("model name", "cpu family", "flags")) if match}
-    wanted = ["avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16"]
+    wanted = ["avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8"]
     flags = found.get("flags", "").split()
     facts["processor"] = f"{found.get('model name', '?')} (family {found.get('cpu family', '?')})"
     facts["features"] = [flag for flag in wanted if flag in flags]

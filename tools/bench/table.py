@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Print the tables of docs/performance.md from the JSON that compare.py writes.
 
-    table.py [docs/data/cpu.json]
+    table.py [docs/data/cpu.json]               a table for each number of threads and set of instructions
+    table.py --compact docs/data/cpu-xeon.json  all of them in one, and the goals
 
 A program with several settings (weights repacked at load or not) counts with the better one in each row.
 """
@@ -13,6 +14,13 @@ import sys
 NAMES = {"SmolLM2-135M-Instruct.Q4_1": "SmolLM2 135M Q4_1", "gemma-3-270m-q4_k_m": "Gemma 3 270M Q4_K_M",
          "qwen2.5-coder-0.5b-instruct-q4_k_m": "Qwen2.5-Coder 0.5B Q4_K_M"}
 TESTS = ["pp512", "pp32", "tg128", "tg64", "tg32@2048"]
+
+
+# Ratios to the better peer: SmolLM2, Gemma, Qwen; with AVX-512 and above, and with AVX2.
+GOALS = {"pp512": [(2.0, 2.0, 1.8)] * 2, "pp32": [(1.8, 2.0, 1.6)] * 2,
+         "tg128": [(1.3, 1.1, 1.05), (1.3, 1.4, 1.2)], "tg32@2048": [(1.5, 1.15, 1.2), (2.5, 1.6, 1.6)]}
+SETTINGS = [("", 2), ("", 1), (" avx2", 2), (" avx2", 1)]
+HEADINGS = ["two threads", "one thread", "AVX2, two threads", "AVX2, one thread"]
 
 
 class Data:
@@ -85,9 +93,49 @@ def busy(data):
         print(f"| {NAMES[model]} | " + " | ".join(cells) + " |")
 
 
+def row_of(data, model, test, suffix, threads):
+    """The rows of monel, llama.cpp and ik_llama.cpp, None where one is missing."""
+    return [data.find(name, model, test, threads) for name in ("monel" + suffix, "llama.cpp" + suffix, "ik_llama.cpp")]
+
+
+def compact(data):
+    print("| model | test | " + " | ".join(HEADINGS) + " |\n| --- | --- " + "| --: " * len(HEADINGS) + "|")
+    for model in data.models():
+        name = NAMES[model]
+        for test in GOALS:
+            cells = []
+            for setting in SETTINGS:
+                rows = row_of(data, model, test, *setting)
+                cells.append(" / ".join(f"{middle(row):.0f}" if row else "-" for row in rows))
+            print(f"| {name} | {test.replace('@', ' @ d')} | " + " | ".join(cells) + " |")
+            name = ""
+    print("\n| ratio to the better peer (goal) | test | SmolLM2 | Gemma 3 | Qwen2.5-Coder |\n| --- | --- | --: | --: | --: |")
+    for (suffix, threads), heading in zip(SETTINGS, HEADINGS):
+        for test, goals in GOALS.items():
+            cells = []
+            for model, goal in zip(NAMES, goals[bool(suffix)]):
+                rows = row_of(data, model, test, suffix, threads)
+                if not rows[0] or not any(rows[1:]):
+                    cells.append("-")
+                    continue
+                ratio = middle(rows[0]) / max(middle(row) for row in rows[1:] if row)
+                cells.append(f"{ratio:.2f} ({goal})" if ratio >= goal else f"**{ratio:.2f}** ({goal})")
+            print(f"| {heading} | {test.replace('@', ' @ d')} | " + " | ".join(cells) + " |")
+            heading = ""
+    spreads = sorted((max(r["tps"]) - min(r["tps"])) / middle(r) for r in data.rows if len(r.get("tps", [])) > 1)
+    if spreads:
+        print(f"\nspread of a row's repetitions: median {spreads[len(spreads) // 2]:.1%}, nine in ten below {spreads[len(spreads) * 9 // 10]:.1%}")
+
+
 def main():
     here = pathlib.Path(__file__).parent.parent.parent
-    data = Data(sys.argv[1] if len(sys.argv) > 1 else here / "docs/data/cpu.json")
+    paths = [argument for argument in sys.argv[1:] if argument != "--compact"]
+    data = Data(paths[0] if paths else here / "docs/data/cpu.json")
+    if "--compact" in sys.argv:
+        compact(data)
+        starts(data)
+        busy(data)
+        return
     for suffix in ("", " avx2"):
         for threads in (2, 1):
             speeds(data, threads, suffix)

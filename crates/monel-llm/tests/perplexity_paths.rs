@@ -56,7 +56,7 @@ impl Measure {
         let (text, repeated) = (share(self.text, other.text), share(self.repeated, other.repeated));
         println!("{what}: text {:.5}, {:.3} % off", self.text, 100.0 * text);
         println!("{what}: repeated {:.6}, {:.4} % off", self.repeated, 100.0 * repeated);
-        let limit = if isa.name().starts_with("avx") { TEXT_SHARE } else { TEXT_SHARE_FLOATS };
+        let limit = if isa.name().starts_with('a') { TEXT_SHARE } else { TEXT_SHARE_FLOATS };
         assert!(text <= limit, "{what}: {} and {}", self.text, other.text);
         assert!(repeated <= REPEATED_SHARE, "{what}: {} and {}", self.repeated, other.repeated);
     }

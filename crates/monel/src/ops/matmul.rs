@@ -24,7 +24,7 @@ const PANEL_BYTES: usize = 480 << 10;
 /// Columns up to which a GPU makes a row of the result at a time.
 const FEW_COLUMNS: usize = super::mat_vec::MAX_COLUMNS;
 /// Tiles of many columns that are worth handing to a thread at once.
-const NEIGHBOURS: usize = 8;
+const NEIGHBOURS: usize = 24;
 /// Multiply-adds worth handing to a thread at once: about 10 µs.
 const PIECE: usize = 1 << 20;
 
@@ -274,7 +274,7 @@ impl Product {
             // rows, which otherwise, a power of two apart, would fall on the same few places of the caches.
             grain = grain.max(NEIGHBOURS);
         }
-        grain = grain.min(items / (threads * 4)).max(1);
+        grain = grain.min(items / (threads * 3)).max(1);
         if grain > 1 && self.cols > 2 {
             grain = grain / 2 * 2;
         }

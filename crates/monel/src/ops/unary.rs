@@ -206,7 +206,7 @@ pub(super) fn vectorized<R>(isa: Isa, f: impl FnOnce() -> R) -> R {
             // SAFETY: an Isa of this level exists only where the machine has these features.
             simd::Level::Avx2 => return unsafe { avx2(f) },
             // SAFETY: as above.
-            simd::Level::Avx512 | simd::Level::Avx512Vnni => return unsafe { avx512(f) },
+            simd::Level::Avx512 | simd::Level::Avx512Vnni | simd::Level::Amx => return unsafe { avx512(f) },
             _ => {}
         }
     }

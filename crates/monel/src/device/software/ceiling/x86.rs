@@ -4,7 +4,7 @@
 //! same; [`opaque`] keeps the compiler from taking them out of the loop.
 
 use super::{Kind, Path};
-use crate::device::software::simd::Level;
+use crate::device::software::simd::{Isa, Level, Tiles};
 use std::arch::{asm, x86_64::*};
 use std::hint::black_box;
 
@@ -15,9 +15,13 @@ pub(super) fn paths() -> Vec<Path> {
     let short_vnni = avx2 && is_x86_feature_detected!("avxvnni");
     let int8 = |name, levels, operations, turns| Path { name, kind: Kind::Int8, levels, operations, turns };
     let float = |name, levels, operations, turns| Path { name, kind: Kind::Float, levels, operations, turns };
-    let with: [(bool, Path); 7] = [
+    let amx = Isa::new(Level::Amx).is_some();
+    let wide: &[Level] = &[Level::Avx512, Level::Avx512Vnni, Level::Amx];
+    let with: [(bool, Path); 8] = [
         // SAFETY: the first field of each pair says that the machine has the instructions; only those are kept.
         (vnni, int8("vpdpbusd zmm", &[Level::Avx512Vnni], 16 * 128, |n| unsafe { vpdpbusd_zmm(n) })),
+        // SAFETY: as above.
+        (amx, int8("tdpbssd", &[Level::Amx], 4 * 16 * 16 * 128, |n| unsafe { tdpbssd(n) })),
         // SAFETY: as above.
         (avx512, int8("maddubs + madd zmm", &[Level::Avx512], 16 * 128, |n| unsafe { maddubs_zmm(n) })),
         // SAFETY: as above.
@@ -27,7 +31,7 @@ pub(super) fn paths() -> Vec<Path> {
         // SAFETY: as above.
         (avx2, int8("maddubs, short sums ymm", &[Level::Avx2], 8 * 8 * 64, |n| unsafe { maddubs_short(n) })),
         // SAFETY: as above.
-        (avx512, float("fma zmm", &[Level::Avx512, Level::Avx512Vnni], 16 * 32, |n| unsafe { fma_zmm(n) })),
+        (avx512, float("fma zmm", wide, 16 * 32, |n| unsafe { fma_zmm(n) })),
         // SAFETY: as above.
         (avx2, float("fma ymm", &[Level::Avx2], 12 * 16, |n| unsafe { fma_ymm(n) })),
     ];
@@ -40,6 +44,41 @@ macro_rules! opaque {
         // SAFETY: no instruction at all: a comment that takes a register and gives it back.
         $(unsafe { asm!("/* {0} */", inout($class) $x, options(pure, nomem, nostack, preserves_flags)) };)*
     };
+}
+
+/// Four products of full depth a turn, from each of two tiles with each of two others.
+///
+/// # Safety
+/// The machine has [`Level::Amx`].
+unsafe fn tdpbssd(turns: usize) {
+    let ones = [1u8; 1024];
+    // SAFETY: the caller's; the loads read 16 rows of 64 bytes.
+    unsafe {
+        let _tiles = Tiles::new(64);
+        asm!(
+            "tileloadd tmm4, [{ones} + {line}*1]",
+            "tileloadd tmm5, [{ones} + {line}*1]",
+            "tileloadd tmm6, [{ones} + {line}*1]",
+            "tileloadd tmm7, [{ones} + {line}*1]",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "2:",
+            "tdpbssd tmm0, tmm4, tmm6",
+            "tdpbssd tmm1, tmm4, tmm7",
+            "tdpbssd tmm2, tmm5, tmm6",
+            "tdpbssd tmm3, tmm5, tmm7",
+            "dec {turns}",
+            "jnz 2b",
+            ones = in(reg) ones.as_ptr(),
+            line = in(reg) 64usize,
+            turns = inout(reg) turns.max(1) => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, readonly),
+        );
+    }
 }
 
 #[target_feature(enable = "avx512f,avx512vnni")]

@@ -180,6 +180,8 @@ pub unsafe fn gemm_packed(
     unsafe {
         match isa.level() {
             #[cfg(target_arch = "x86_64")]
+            Level::Amx => super::x86::avx512::gemm_amx(ty, &p),
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni => super::x86::avx512::gemm_vnni(ty, &p),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => super::x86::avx512::gemm_maddubs(ty, &p),

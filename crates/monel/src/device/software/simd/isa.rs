@@ -21,6 +21,8 @@ pub enum Level {
     Avx512,
     /// The same with VNNI.
     Avx512Vnni,
+    /// The same with AMX for bytes, where the system grants it.
+    Amx,
     /// AArch64 with its baseline vectors.
     Neon,
     /// AArch64 with the dot product instructions.
@@ -32,7 +34,7 @@ pub enum Level {
 impl Level {
     /// Every level of this architecture, lowest first.
     #[cfg(target_arch = "x86_64")]
-    pub const ALL: &[Self] = &[Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Vnni];
+    pub const ALL: &[Self] = &[Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Vnni, Self::Amx];
     /// Every level of this architecture, lowest first.
     #[cfg(target_arch = "aarch64")]
     pub const ALL: &[Self] = &[Self::Scalar, Self::Neon, Self::NeonDot, Self::NeonI8mm];
@@ -47,6 +49,7 @@ impl Level {
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
             Self::Avx512Vnni => "avx512-vnni",
+            Self::Amx => "amx",
             Self::Neon => "neon",
             Self::NeonDot => "dotprod",
             Self::NeonI8mm => "i8mm",
@@ -72,6 +75,8 @@ impl Level {
             }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => Self::Avx512.on_this_machine() && is_x86_feature_detected!("avx512vnni"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => Self::Avx512Vnni.on_this_machine() && super::x86::granted(),
             #[cfg(target_arch = "aarch64")]
             Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             #[cfg(target_arch = "aarch64")]

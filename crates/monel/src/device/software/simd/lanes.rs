@@ -117,7 +117,9 @@ macro_rules! dispatch {
     ($isa:expr, $f:ident($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         match $isa.level() {
             #[cfg(target_arch = "x86_64")]
-            $crate::device::software::simd::Level::Avx512 | $crate::device::software::simd::Level::Avx512Vnni => {
+            $crate::device::software::simd::Level::Avx512
+            | $crate::device::software::simd::Level::Avx512Vnni
+            | $crate::device::software::simd::Level::Amx => {
                 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
                 fn run($($arg: $ty),*) $(-> $ret)? {
                     $f::<$crate::device::software::simd::x86::F32x16>($($arg),*)

@@ -37,6 +37,8 @@ pub use vector::{
     axpy_f16, bf16_to_f32, dot_f16_f32, dot_f32, exp_sub_sum, f16_to_f32, f32_to_f16, gelu_tanh_mul, max_f32,
     scale, silu_mul, sum_sq,
 };
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::Tiles;
 
 /// Asks for bytes to be brought into the second cache; a hint, which only x86-64 takes.
 #[inline]

@@ -43,7 +43,7 @@ macro_rules! run {
         }
         match $isa.level() {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Avx512Vnni => {
+            Level::Avx512 | Level::Avx512Vnni | Level::Amx => {
                 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
                 fn run($($arg: $ty),*) $(-> $ret)? {
                     body::<crate::device::software::simd::x86::F32x16>($($arg),*)
@@ -71,7 +71,7 @@ macro_rules! run {
 impl Rounded {
     /// For rows of these lengths; `None` where floats are as fast, or the rows do not divide into vectors.
     pub fn new(isa: Isa, lengths: [usize; 2]) -> Option<Rounded> {
-        let wide = matches!(isa.level(), Level::Avx2 | Level::Avx512 | Level::Avx512Vnni);
+        let wide = matches!(isa.level(), Level::Avx2 | Level::Avx512 | Level::Avx512Vnni | Level::Amx);
         (wide && lengths.iter().all(|n| n.is_multiple_of(16))).then_some(Rounded(isa))
     }
 

@@ -105,6 +105,37 @@ fn products_of_odd_shapes() {
     }
 }
 
+/// AMX computes the same integers as VNNI and adds the same floats in the same order.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn amx_gives_the_bits_of_vnni() {
+    let Some(levels) = Isa::new(Level::Amx).zip(Isa::new(Level::Avx512Vnni)) else {
+        println!("skipped: the CPU path amx needs a processor and a system that grant it");
+        return;
+    };
+    let mut random = Random(14);
+    for ty in quantized() {
+        // More blocks than are kept, more columns than a panel, rows that are missing in the last tile.
+        for (k, rows, cols) in [(256, 96, 16), (1280, 117, 150), (768, 100, 47), (3328, 96, 33)] {
+            let w = weights(ty, k, rows, &mut random);
+            let a = acts(levels.0, k, cols, || random.signed());
+            check(levels.0, ty, k, &w, &a);
+            let product = |isa: Isa| {
+                let mut out = vec![CANARY; cols * rows];
+                let (w, tiles) = (w.packed.as_ptr(), rows.div_ceil(TILE_ROWS));
+                // SAFETY: the operands were made for these sizes.
+                let done = unsafe {
+                    let (a, stride, out) = (a.bytes.as_ptr(), a.stride, out.as_mut_ptr());
+                    gemm_packed(isa, ty, k, w, tiles, rows, a, stride, cols, out, rows)
+                };
+                assert!(done);
+                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            assert!(product(levels.0) == product(levels.1), "{ty:?} k {k} rows {rows} cols {cols}");
+        }
+    }
+}
+
 /// More packed bytes than one group of tiles holds, and more columns than a panel.
 #[test]
 fn products_over_several_groups() {
@@ -113,7 +144,9 @@ fn products_over_several_groups() {
         let (k, rows) = (2048, 16 * 20 + 5);
         let w = weights(ty, k, rows, &mut random);
         for isa in Isa::available() {
-            check(isa, ty, k, &w, &acts(isa, k, 14, || random.signed()));
+            for cols in [14, 33] {
+                check(isa, ty, k, &w, &acts(isa, k, cols, || random.signed()));
+            }
         }
     }
 }
@@ -143,7 +176,9 @@ fn products_of_the_largest_codes() {
             let w = Weights { packed, rows };
             for isa in Isa::available() {
                 for sign in [1.0, -1.0] {
-                    check(isa, ty, k, &w, &acts(isa, k, 5, || sign * 3.0));
+                    for cols in [5, 16] {
+                        check(isa, ty, k, &w, &acts(isa, k, cols, || sign * 3.0));
+                    }
                 }
             }
         }

@@ -1,10 +1,12 @@
-//! The packed matrix product on AVX-512: with VNNI (`vnni`) and without (`maddubs`).
+//! The packed matrix product on AVX-512: with VNNI (`vnni`), without (`maddubs`), and with AMX
+//! for many columns (`amx`).
 //!
 //! A register holds a group: 16 rows x 4 codes as unsigned bytes; four activations, broadcast, are the other operand,
 //! and each row's products end up in the row's 32-bit lane. How a format's codes become those bytes stands here, a
 //! file for each width: as they are, at the bottom of the byte, and for VNNI shifted up to excess-128 bytes where
 //! the format has no minimum.
 
+mod amx;
 mod maddubs;
 mod q4;
 mod q5;
@@ -12,6 +14,7 @@ mod q6;
 mod q8;
 mod vnni;
 
+pub(in super::super) use amx::gemm as gemm_amx;
 pub(in super::super) use maddubs::gemm as gemm_maddubs;
 pub(in super::super) use vnni::gemm as gemm_vnni;
 
@@ -19,7 +22,7 @@ use super::super::act::{ACT_BYTES, ActBlock, BLOCK};
 use super::super::gemm::Product;
 use super::super::pack::{D, Layout, M, SCALES, TILE_ROWS};
 use crate::quant::{BlockType, format::*, with_format};
-use std::arch::x86_64::*;
+use std::arch::{asm, x86_64::*};
 use std::mem::offset_of;
 
 /// How far ahead of the decode path's reads memory is asked for: the hardware alone follows the streams of nearly all
