@@ -27,8 +27,11 @@ const KEPT: usize = 64;
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
+        if self.gpu.still_works() {
+            return;
+        }
         for (pool, _) in self.free.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            // SAFETY: free pools have no work on the device; destroying one frees its buffer.
+            // SAFETY: free pools have no work on the device, or not any more; destroying one frees its buffer.
             unsafe { self.gpu.raw.destroy_command_pool(pool, None) };
         }
     }
@@ -46,7 +49,7 @@ impl Drop for CommandBuffer {
         let mut free = self.owner.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < KEPT {
             free.push((self.pool, self.raw));
-        } else {
+        } else if !self.owner.gpu.still_works() {
             // SAFETY: whoever committed the buffer kept it until the device had passed it.
             unsafe { self.owner.gpu.raw.destroy_command_pool(self.pool, None) };
         }
@@ -331,7 +334,10 @@ pub struct DescriptorPool {
 
 impl Drop for DescriptorPool {
     fn drop(&mut self) {
-        // SAFETY: the commands that use the sets are gone.
+        if self.gpu.still_works() {
+            return;
+        }
+        // SAFETY: the commands that use the sets are gone, and the device has passed them.
         unsafe { self.gpu.raw.destroy_descriptor_pool(self.raw, None) };
     }
 }

@@ -9,8 +9,8 @@ use crate::gpu::{Limits, MAX_BINDINGS, MAX_IMMEDIATES};
 use ash::vk;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What the driver should do with memory when it runs out (contract M6), where it can evict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,12 +62,31 @@ pub struct Gpu {
     pub queries: Mutex<Vec<(vk::QueryPool, u32)>>,
     clock: Option<Clock>,
     fault: Option<ash::ext::device_fault::Device>,
-    lost: AtomicBool,
+    /// Why the device is gone, once it is.
+    lost: OnceLock<String>,
+    /// The timeline's value behind all work that was submitted.
+    pub submitted: AtomicU64,
+    /// Whether the queue gave up waiting for some of it.
+    given_up: AtomicBool,
+    /// Whether something that such work uses was left to the process.
+    left: AtomicBool,
     instance: Arc<Instance>,
 }
 
+/// How long a device that is closed may take to end work that was given up.
+const GRACE: Duration = Duration::from_secs(1);
+
 impl Drop for Gpu {
     fn drop(&mut self) {
+        let patience = Instant::now() + GRACE;
+        while self.still_works() && Instant::now() < patience {
+            std::thread::sleep(GRACE / 100);
+        }
+        if self.left.load(Ordering::Acquire) {
+            // With what is left of it the device stays too, and so does the instance.
+            std::mem::forget(self.instance.clone());
+            return;
+        }
         // SAFETY: all objects made from the device hold it and are gone; work that nobody waited for is waited for here.
         unsafe {
             let _ = self.raw.device_wait_idle();
@@ -179,7 +198,10 @@ impl Gpu {
             set_layout: vk::DescriptorSetLayout::null(),
             layout: vk::PipelineLayout::null(),
             allocated: AtomicU64::new(0),
-            lost: AtomicBool::new(false),
+            lost: OnceLock::new(),
+            submitted: AtomicU64::new(0),
+            given_up: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             instance,
         };
         // From here on a failure drops `gpu`, and destroying a null handle does nothing.
@@ -229,12 +251,37 @@ impl Gpu {
         Error::OutOfMemory { device, what: what.to_string(), wanted, free: self.memory().free }
     }
 
-    /// The device is gone: everything from now on fails with this. `report` is what is known of the cause.
-    pub fn lose(&self, what: &str, report: &str) -> Error {
-        self.lost.store(true, Ordering::Release);
+    /// The device is gone: everything from now on fails with this, and with the first cause. `report` is what is known of it.
+    fn lose(&self, what: &str, report: &str) -> Error {
         let colon = if report.is_empty() { "" } else { ": " };
-        let reason = format!("the driver reported it while {what}{colon}{report}");
+        self.gone(format!("the driver reported it while {what}{colon}{report}"))
+    }
+
+    /// The error of a device that was lost before, or is lost for this reason.
+    pub fn gone(&self, reason: String) -> Error {
+        let reason = self.lost.get_or_init(|| reason).clone();
         Error::DeviceLost { device: self.adapter.name.clone(), reason }
+    }
+
+    /// The queue does not wait any longer for what it submitted.
+    pub fn give_up(&self, limit: Duration) {
+        self.given_up.store(true, Ordering::Release);
+        let _ = self.gone(format!("work did not end within {} ms", limit.as_millis()));
+    }
+
+    /// Whether the device may still run work that the queue gave up. What such work uses must not go, so whoever asks leaves it
+    /// to the process: a leak in place of a crash.
+    pub fn still_works(&self) -> bool {
+        if !self.given_up.load(Ordering::Acquire) {
+            return false;
+        }
+        // SAFETY: a semaphore of this device, which lives as long as it.
+        let passed = unsafe { self.raw.get_semaphore_counter_value(self.timeline) };
+        let works = passed.is_ok_and(|passed| passed < self.submitted.load(Ordering::Acquire));
+        if works {
+            self.left.store(true, Ordering::Release);
+        }
+        works
     }
 
     /// What the driver says about the fault that took the device.
@@ -299,7 +346,7 @@ impl Gpu {
 
     /// Whether the device is gone.
     pub fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        self.lost.get().is_some()
     }
 
     /// Device memory in all and what can still be had.

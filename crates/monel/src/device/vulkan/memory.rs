@@ -54,7 +54,11 @@ unsafe impl Sync for Block {}
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: pieces hold the block and commands hold pieces, so no work on the device uses it.
+        if self.gpu.still_works() {
+            return;
+        }
+        // SAFETY: pieces hold the block and commands hold pieces, so no work on the device uses it, but for work that was given
+        // up, and then this is not reached.
         unsafe {
             self.gpu.raw.destroy_buffer(self.buffer, None);
             self.gpu.raw.free_memory(self.memory, None);

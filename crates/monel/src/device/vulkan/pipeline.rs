@@ -28,6 +28,9 @@ pub struct Pipelines {
 impl Drop for Pipelines {
     fn drop(&mut self) {
         self.save();
+        if self.gpu.still_works() {
+            return;
+        }
         let slots = std::mem::take(&mut *self.slots.lock().unwrap_or_else(PoisonError::into_inner));
         // SAFETY: encoded commands hold this, so nothing on the device uses the pipelines any more.
         unsafe {

@@ -132,7 +132,7 @@ impl Queue {
             .signal_semaphores(&signals)
             .push_next(&mut values)];
         let refused = if self.gpu.is_lost() {
-            Some(self.gpu.lose("submitting work", "it was lost before"))
+            Some(self.gpu.gone("it was lost before".into()))
         } else {
             // SAFETY: the buffers are recorded and kept by the entry until the timeline has passed them; the queue is
             // used under this lock only.
@@ -141,6 +141,7 @@ impl Queue {
         };
         if refused.is_none() {
             inner.last = value;
+            self.gpu.submitted.store(value, Ordering::Release);
         }
         let outcome = refused.clone().map_or(Ok(()), Err);
         inner.entries.push_back(Entry { value, work, refused, submitted: Instant::now() });
@@ -297,6 +298,8 @@ impl Queue {
         let (semaphores, values) = ([self.gpu.timeline], [value]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
         let slice = Duration::from_millis(500).min(limit.unwrap_or(Duration::MAX));
+        // Slices, not the clock's time: while the process is stopped (Ctrl-Z), nobody waits.
+        let mut waited = Duration::ZERO;
         loop {
             // SAFETY: as above.
             match unsafe { self.gpu.raw.wait_semaphores(&info, slice.as_nanos() as u64) } {
@@ -305,9 +308,9 @@ impl Queue {
                     return Ok(());
                 }
                 Err(vk::Result::TIMEOUT) => {
-                    let over = limit.filter(|&limit| began.elapsed() >= limit);
-                    if let Some(limit) = over {
-                        let _ = self.gpu.lose("waiting for work that did not end", "");
+                    waited += slice;
+                    if let Some(limit) = limit.filter(|&limit| waited >= limit) {
+                        self.gpu.give_up(limit);
                         let device = self.gpu.adapter.name.clone();
                         return Err(Error::Timeout { device, limit_ms: limit.as_millis() as u64 });
                     }
@@ -315,7 +318,7 @@ impl Queue {
                 Err(e) => return Err(failed(e)),
             }
             if self.gpu.is_lost() {
-                return Err(self.gpu.lose("waiting for work", "it was lost before"));
+                return Err(self.gpu.gone("it was lost before".into()));
             }
         }
     }
@@ -340,6 +343,9 @@ struct BrakeSemaphore {
 
 impl Drop for BrakeSemaphore {
     fn drop(&mut self) {
+        if self.gpu.still_works() {
+            return;
+        }
         // SAFETY: the queue's entry, which kept it while the device waited on it, is gone.
         unsafe { self.gpu.raw.destroy_semaphore(self.raw, None) };
     }

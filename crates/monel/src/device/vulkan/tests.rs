@@ -7,6 +7,7 @@ use crate::graph::Graph;
 use crate::trace::Trace;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// A device, or `None` where there is none and none is required. `MONEL_VULKAN_DEVICE` is its number.
 pub(crate) fn device(forced: Forced) -> Option<(Device, Holder)> {
@@ -127,4 +128,44 @@ fn a_device_below_the_floor_is_refused_by_name() {
     };
     assert!(refused("storage16").contains("16-bit storage"));
     assert!(refused("no such thing").contains("no such thing"));
+}
+
+#[test]
+fn work_that_is_given_up_keeps_its_memory() {
+    if device(Forced::default()).is_none() {
+        return;
+    }
+    let open = |timeout| create(&Options { timeout, cache: None, ..Options::default() }).unwrap().0;
+    let out = {
+        let device = open(Duration::from_millis(1));
+        let [x, out] = [(); 2].map(|()| device.tensor(DType::F32, &[512, 512]).unwrap());
+        let mut graph = Graph::new("long");
+        let (left, place) = (graph.leaf(&x), graph.leaf(&out));
+        let mut value = left;
+        for _ in 0..60 {
+            value = graph.mat_mul(left, value).unwrap();
+        }
+        graph.copy_into(value, place).unwrap();
+        let stream = device.stream();
+        let result = stream.submit(&device.record(&graph).unwrap()).unwrap().wait();
+        // A large GPU may be in time.
+        let software = device.info().kind == crate::device::DeviceKind::Software;
+        match result {
+            Ok(()) => assert!(!software),
+            Err(error) => {
+                assert!(matches!(error.root(), crate::Error::Timeout { limit_ms: 1, .. }), "{error}");
+                let refused = stream.upload(&x, &[0; 4 * 512 * 512]).map(drop).unwrap_err().to_string();
+                assert!(refused.contains("1 ms"), "{refused}");
+            }
+        }
+        out
+        // All but a tensor goes here, while the device still works.
+    };
+    drop(out);
+    let device = open(Duration::from_secs(60));
+    let x = device.tensor(DType::F32, &[4]).unwrap();
+    let stream = device.stream();
+    let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+    drop(stream.upload(&x, &bytes).unwrap());
+    assert_eq!(stream.download(&x).unwrap().wait().unwrap(), bytes);
 }
