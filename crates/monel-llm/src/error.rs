@@ -73,6 +73,16 @@ pub enum Error {
         /// Tokens there are.
         size: usize,
     },
+    /// Logits that are not numbers, in a perplexity.
+    #[error(
+        "the logits after position {position} of window {window} are not finite: the model's weights or its metadata are damaged"
+    )]
+    Logits {
+        /// The window, from 1.
+        window: usize,
+        /// The position in it, from 0.
+        position: usize,
+    },
     /// A setting out of its range.
     #[error("{name} is {found}, expected {expected}")]
     Setting {

@@ -41,7 +41,7 @@ pub struct Perplexity {
 }
 
 impl Context {
-    /// Perplexity over `ids`. `on_chunk` hears of each window and how many there are; it answers whether to go on.
+    /// Perplexity over `ids`; [`Error::Logits`] where the model gives no number for a token. `on_chunk` hears of each window and how many there are; it answers whether to go on.
     pub fn perplexity(
         &mut self,
         ids: &[u32],
@@ -87,6 +87,9 @@ impl Context {
                     for p in at..first + taken {
                         let row = &logits[(p - first) * vocabulary..][..vocabulary];
                         let nll = negative_log_likelihood(row, ids[p + 1]);
+                        if !nll.is_finite() {
+                            return Err(Error::Logits { window: chunk + 1, position: p });
+                        }
                         (sum, squares, count) = (sum + nll, squares + nll * nll, count + 1);
                     }
                     at = first + taken;

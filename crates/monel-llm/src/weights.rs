@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use monel::device::{HostMapping, Mapped};
 use monel::{DType, Desc, Device, Graph, Needs, Storage, Stream, Tensor, Value};
 use monel_gguf::{Advice, Gguf, Part, TensorInfo};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -198,6 +198,16 @@ fn wanted<'a>(
     hyper: &Hyper,
 ) -> Result<Vec<Wanted<'a>>> {
     let h = hyper;
+    // Each layer has tensors, so this bounds what a number in the file makes us do.
+    let tensors = gguf.tensors().len();
+    if h.layers > tensors {
+        let (key, found) = (format!("{}.block_count", h.arch), h.layers.to_string());
+        return Err(Error::Metadata {
+            key,
+            found,
+            expected: format!("at most the file's {tensors} tensors"),
+        });
+    }
     let mut names: Vec<(String, bool)> =
         vec![("token_embd.weight".into(), false), ("output_norm.weight".into(), false)];
     names.extend([("output.weight".to_string(), true), ("rope_freqs.weight".to_string(), true)]);
@@ -206,6 +216,7 @@ fn wanted<'a>(
             architecture.layer_tensors.iter().map(|(s, optional)| (format!("blk.{layer}.{s}"), *optional)),
         );
     }
+    refuse_others(gguf, architecture, &names)?;
     let (queries, keys) = (h.key_head * h.heads, h.key_head * h.kv_heads);
     let values = h.value_head * h.kv_heads;
     let separate_output = gguf.tensor("output.weight").is_some();
@@ -241,7 +252,8 @@ fn wanted<'a>(
         if info.shape().iter().map(|&d| d as usize).ne(shape.iter().copied()) {
             return Err(wrong(format!("the shape {shape:?}")));
         }
-        let known = || wrong(format!("one of the types {:?}", DType::STORAGE));
+        let types: Vec<DType> = DType::STORAGE.iter().copied().filter(|t| !t.is_integer()).collect();
+        let known = || wrong(format!("one of the types {types:?}"));
         let dtype = DType::parse(info.ty.name()).filter(|t| !t.is_integer()).ok_or_else(known)?;
         if shape.len() == 1 && dtype != DType::F32 {
             return Err(wrong("F32".into()));
@@ -253,6 +265,24 @@ fn wanted<'a>(
         list.push(Wanted { info, natural, target: Desc::new(target, shape)? });
     }
     Ok(list)
+}
+
+/// Refuses a tensor that nothing would read: a model computed without it is another model. Old files have the angles of
+/// rotation, which follow from the metadata.
+fn refuse_others(gguf: &Gguf, architecture: &Architecture, names: &[(String, bool)]) -> Result<()> {
+    let known: HashSet<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+    let other = |t: &&TensorInfo| !known.contains(t.name.as_str()) && !t.name.contains(".attn_rot_embd.");
+    match gguf.tensors().iter().find(other) {
+        None => Ok(()),
+        Some(info) => Err(Error::Tensor {
+            name: info.name.clone(),
+            found: format!("{} {:?} in the file", info.ty, info.shape()),
+            expected: format!(
+                "no tensor of that name: this program's '{}' does not use it",
+                architecture.name
+            ),
+        }),
+    }
 }
 
 /// A part of the model as memory the engine can use in place.

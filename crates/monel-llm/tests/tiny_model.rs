@@ -38,6 +38,7 @@ impl Random {
 }
 
 /// A matrix or vector as the file stores it and as exact numbers.
+#[derive(Clone)]
 struct Stored {
     ty: BlockType,
     rows: usize,
@@ -99,6 +100,10 @@ fn tensors(types: &[BlockType], long_only: &[BlockType]) -> Tensors {
 }
 
 fn write(path: &Path, tensors: &Tensors) {
+    write_with(path, tensors, LAYERS);
+}
+
+fn write_with(path: &Path, tensors: &Tensors, layers: usize) {
     let mut header = GgufWriter::new();
     let number = |n: usize| n as u32;
     let mut set = |key: &str, value: monel_gguf::Value| {
@@ -106,7 +111,7 @@ fn write(path: &Path, tensors: &Tensors) {
     };
     set("general.architecture", "llama".into());
     set("tokenizer.ggml.model", "none".into());
-    set("llama.block_count", number(LAYERS).into());
+    set("llama.block_count", number(layers).into());
     set("llama.embedding_length", number(WIDTH).into());
     set("llama.feed_forward_length", number(FFN).into());
     set("llama.attention.head_count", number(HEADS).into());
@@ -280,4 +285,28 @@ fn quantized_models_are_near_the_reference_with_all_cpu_features() {
 fn float_models_equal_the_reference_with_all_cpu_features() {
     use BlockType::*;
     check("tiny-float", &[F32, F16, BF16], &[], DType::F32, 1e-9);
+}
+
+#[test]
+fn what_the_model_would_be_computed_without_is_refused() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("other-{}.gguf", std::process::id()));
+    let device = software::create(&software::Options::default()).expect("a device");
+    let load = || Model::load(&path, &device).err().map(|e| e.to_string());
+    let whole = tensors(&[BlockType::Q8_0], &[]);
+    write(&path, &whole);
+    assert_eq!(load(), None);
+    for name in ["blk.1.attn_output.bias", "blk.0.ffn_gate_inp.weight", "output_norm.bias"] {
+        let mut more = whole.clone();
+        more.insert(name.into(), Stored::new(BlockType::F32, WIDTH, 1, || 1.0));
+        write(&path, &more);
+        let error = load().expect("refused");
+        assert!(error.contains(name) && error.contains("'llama' does not use it"), "{error}");
+    }
+    write_with(&path, &whole, 1 << 24);
+    let error = load().expect("refused");
+    assert!(error.contains("llama.block_count is 16777216, expected at most the file's"), "{error}");
+    // A layer that is left out has tensors too.
+    write_with(&path, &whole, LAYERS - 1);
+    assert!(load().expect("refused").contains(&format!("blk.{}.", LAYERS - 1)));
+    std::fs::remove_file(&path).expect("the file is there");
 }

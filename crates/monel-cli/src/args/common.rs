@@ -2,8 +2,9 @@
 //!
 //! A struct in here carries no description of its own: clap would show it as the command's.
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use monel::DType;
 
@@ -92,6 +93,20 @@ impl ModelPromptArgs {
     }
 }
 
+/// Bytes of a prompt's file, at most: more than any context holds, and no endless device.
+const LONGEST: u64 = 64 << 20;
+
+/// The file's bytes, if there are at most so many. Ctrl-C ends the program while it waits for a pipe.
+fn read_up_to(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let _waiting = interrupt::ends_here();
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("it has more than {} MiB, expected a text", most >> 20)));
+    }
+    Ok(bytes)
+}
+
 impl PromptSource {
     /// The prompt's text. From a file one final newline (`\n` or `\r\n`) is dropped; stdin is taken as it
     /// is, and a terminal is refused, because it would look like a hang.
@@ -102,7 +117,7 @@ impl PromptSource {
         match self {
             Self::Text(text) => Ok(text.clone()),
             Self::File(path) => {
-                let bytes = std::fs::read(path)
+                let bytes = read_up_to(path, LONGEST)
                     .map_err(|e| anyhow::anyhow!("cannot read the prompt from {}: {e}", path.display()))?;
                 let mut text = utf8(bytes, &path.display().to_string())?;
                 if text.ends_with('\n') {

@@ -44,6 +44,6 @@ pub(super) fn shader(call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
         .input("positions", position)
         .raw("scratch", "read_write", "atomic<i32>", &call.scratch)
         .output("y", &call.output)
-        .can_fail(move |nan| format!("sample: {nan} of {n} logits are NaN"));
+        .can_fail(move |nan| format!("{nan} of {n} logits are NaN"));
     Ok(vec![order.groups(pieces)?, collect.groups(pieces)?, draw.groups(1)?])
 }
