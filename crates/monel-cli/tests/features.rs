@@ -46,7 +46,8 @@ fn devices_shows_the_level_in_use_and_those_of_the_machine() {
 #[test]
 fn a_name_that_is_unknown_or_above_the_machine_is_one_clear_error() {
     let (_, available) = features(None);
-    let levels = ["scalar", "avx2", "avx512", "avx512-vnni", "amx", "neon", "dotprod", "i8mm", "sse9"];
+    let levels =
+        ["scalar", "avx2", "avx2-vnni", "avx512", "avx512-vnni", "amx", "neon", "dotprod", "i8mm", "sse9"];
     for wrong in levels.into_iter().filter(|level| !available.iter().any(|a| a == level)) {
         for args in [&["devices"][..], &["check", "--device", "cpu", "-o", "scale"]] {
             let out = run(args, Some(wrong));

@@ -16,7 +16,7 @@ Lists the devices that models can run on, with their memory and what they can do
 --device takes; part of a name does as well.
 
 The last line says which CPU features are used and which this machine has. The environment variable \
-MONEL_CPU_FEATURES limits them: scalar, avx2, avx512, avx512-vnni, amx; on ARM scalar, neon, dotprod, i8mm.
+MONEL_CPU_FEATURES limits them: scalar, avx2, avx2-vnni, avx512, avx512-vnni, amx; on ARM scalar, neon, dotprod, i8mm.
 
 Without --device, the GPU with the most memory is used, and the CPU if there is none.";
 

@@ -204,7 +204,7 @@ pub(super) fn vectorized<R>(isa: Isa, f: impl FnOnce() -> R) -> R {
         }
         match isa.level() {
             // SAFETY: an Isa of this level exists only where the machine has these features.
-            simd::Level::Avx2 => return unsafe { avx2(f) },
+            simd::Level::Avx2 | simd::Level::Avx2Vnni => return unsafe { avx2(f) },
             // SAFETY: as above.
             simd::Level::Avx512 | simd::Level::Avx512Vnni | simd::Level::Amx => return unsafe { avx512(f) },
             _ => {}

@@ -25,7 +25,7 @@ pub(super) fn paths() -> Vec<Path> {
         // SAFETY: as above.
         (avx512, int8("maddubs + madd zmm", &[Level::Avx512], 16 * 128, |n| unsafe { maddubs_zmm(n) })),
         // SAFETY: as above.
-        (short_vnni, int8("vpdpbusd ymm", &[], 12 * 64, |n| unsafe { vpdpbusd_ymm(n) })),
+        (short_vnni, int8("vpdpbusd ymm", &[Level::Avx2Vnni], 12 * 64, |n| unsafe { vpdpbusd_ymm(n) })),
         // SAFETY: as above.
         (avx2, int8("maddubs + madd ymm", &[Level::Avx2], 8 * 64, |n| unsafe { maddubs_ymm(n) })),
         // SAFETY: as above.
@@ -33,7 +33,7 @@ pub(super) fn paths() -> Vec<Path> {
         // SAFETY: as above.
         (avx512, float("fma zmm", wide, 16 * 32, |n| unsafe { fma_zmm(n) })),
         // SAFETY: as above.
-        (avx2, float("fma ymm", &[Level::Avx2], 12 * 16, |n| unsafe { fma_ymm(n) })),
+        (avx2, float("fma ymm", &[Level::Avx2, Level::Avx2Vnni], 12 * 16, |n| unsafe { fma_ymm(n) })),
     ];
     with.into_iter().filter_map(|(has, path)| has.then_some(path)).collect()
 }

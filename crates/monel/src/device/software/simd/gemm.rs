@@ -187,6 +187,8 @@ pub unsafe fn gemm_packed(
             Level::Avx512 => super::x86::avx512::gemm_maddubs(ty, &p),
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => super::x86::avx2::gemm(ty, &p),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2Vnni => super::x86::avx2::gemm_vnni(ty, &p),
             #[cfg(target_arch = "aarch64")]
             Level::Neon => super::neon::gemm(ty, &p, super::neon::Step::Baseline),
             #[cfg(target_arch = "aarch64")]

@@ -17,9 +17,11 @@ pub enum Level {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
+    /// The same with AVX-VNNI, which is VNNI for registers of 256 bits.
+    Avx2Vnni,
     /// x86-64 with AVX-512 F, BW, VL and DQ.
     Avx512,
-    /// The same with VNNI.
+    /// AVX-512 with VNNI.
     Avx512Vnni,
     /// The same with AMX for bytes, where the system grants it.
     Amx,
@@ -34,7 +36,8 @@ pub enum Level {
 impl Level {
     /// Every level of this architecture, lowest first.
     #[cfg(target_arch = "x86_64")]
-    pub const ALL: &[Self] = &[Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Vnni, Self::Amx];
+    pub const ALL: &[Self] =
+        &[Self::Scalar, Self::Avx2, Self::Avx2Vnni, Self::Avx512, Self::Avx512Vnni, Self::Amx];
     /// Every level of this architecture, lowest first.
     #[cfg(target_arch = "aarch64")]
     pub const ALL: &[Self] = &[Self::Scalar, Self::Neon, Self::NeonDot, Self::NeonI8mm];
@@ -47,6 +50,7 @@ impl Level {
         match self {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
+            Self::Avx2Vnni => "avx2-vnni",
             Self::Avx512 => "avx512",
             Self::Avx512Vnni => "avx512-vnni",
             Self::Amx => "amx",
@@ -65,6 +69,8 @@ impl Level {
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2Vnni => Self::Avx2.on_this_machine() && is_x86_feature_detected!("avxvnni"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => {
                 Self::Avx2.on_this_machine()

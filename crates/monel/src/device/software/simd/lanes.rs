@@ -128,7 +128,8 @@ macro_rules! dispatch {
                 unsafe { run($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
-            $crate::device::software::simd::Level::Avx2 => {
+            $crate::device::software::simd::Level::Avx2
+            | $crate::device::software::simd::Level::Avx2Vnni => {
                 #[target_feature(enable = "avx2,fma,f16c")]
                 fn run($($arg: $ty),*) $(-> $ret)? {
                     $f::<$crate::device::software::simd::x86::F32x8>($($arg),*)

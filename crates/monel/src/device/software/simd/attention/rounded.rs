@@ -52,7 +52,7 @@ macro_rules! run {
                 unsafe { run($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => {
+            Level::Avx2 | Level::Avx2Vnni => {
                 #[target_feature(enable = "avx2,fma,f16c")]
                 fn run($($arg: $ty),*) $(-> $ret)? {
                     body::<crate::device::software::simd::x86::F32x8>($($arg),*)
@@ -71,7 +71,8 @@ macro_rules! run {
 impl Rounded {
     /// For rows of these lengths; `None` where floats are as fast, or the rows do not divide into vectors.
     pub fn new(isa: Isa, lengths: [usize; 2]) -> Option<Rounded> {
-        let wide = matches!(isa.level(), Level::Avx2 | Level::Avx512 | Level::Avx512Vnni | Level::Amx);
+        use Level::{Amx, Avx2, Avx2Vnni, Avx512, Avx512Vnni};
+        let wide = matches!(isa.level(), Avx2 | Avx2Vnni | Avx512 | Avx512Vnni | Amx);
         (wide && lengths.iter().all(|n| n.is_multiple_of(16))).then_some(Rounded(isa))
     }
 

@@ -1,4 +1,4 @@
-//! x86-64: AVX2 (with FMA and F16C) and AVX-512 (with and without VNNI, and with AMX beside it).
+//! x86-64: AVX2 (with FMA and F16C, and with AVX-VNNI) and AVX-512 (with and without VNNI, and with AMX beside it).
 
 pub(super) mod avx2;
 pub(super) mod avx512;

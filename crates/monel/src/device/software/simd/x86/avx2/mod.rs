@@ -6,6 +6,9 @@
 //! centre is taken out as an integer per segment, from the activation block's `excess`. Eight-bit weights would
 //! overflow: they run as magnitude times signed activation, widened at once.
 //!
+//! With AVX-VNNI one instruction multiplies, adds fours and adds that to 32 bits, so nothing is widened: the same integers, and
+//! the same bits in the results.
+//!
 //! Sixteen registers hold the sums of few columns, too few to pay for unpacking the weights. So each unpacked segment
 //! serves several panels of columns in turn, and the totals go through the first-level cache. Both halves of a tile meet
 //! an activation that is loaded once: the two loads of a cycle are what would be short otherwise.
@@ -84,9 +87,10 @@ type Codes = [[__m256i; 2]; 8];
 /// ends there.
 ///
 /// # Safety
-/// As [`super::super::gemm_packed`], for tile `tile`; at least `NC` columns, and at most `MOST` panels.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile_by_panels<U: Unpack, const MOST: usize, const NC: usize>(
+/// As [`super::super::gemm_packed`], for tile `tile`; at least `NC` columns, and at most `MOST` panels; the machine has
+/// AVX-VNNI where `VNNI` says so.
+#[inline(always)]
+unsafe fn tile_by_panels<U: Unpack, const MOST: usize, const NC: usize, const VNNI: bool>(
     p: &Product,
     tile: usize,
     col: usize,
@@ -120,7 +124,7 @@ unsafe fn tile_by_panels<U: Unpack, const MOST: usize, const NC: usize>(
                 }
                 let next = if (segment + 1) * U::SEGMENT % BLOCK == 0 { ACT_BYTES } else { 0 };
                 for (acts, totals) in acts[..panels].iter_mut().zip(&mut totals) {
-                    add::<U, NC>(&codes, &scales, segment, *acts, p.act_stride, totals);
+                    add::<U, NC, VNNI>(&codes, &scales, segment, *acts, p.act_stride, totals);
                     *acts = acts.add(next);
                 }
             }
@@ -150,7 +154,7 @@ unsafe fn tile_by_panels<U: Unpack, const MOST: usize, const NC: usize>(
 /// Adds one segment's products with `NC` columns, whose activation blocks begin at `acts`. Both halves multiply an
 /// activation that is loaded once.
 #[inline(always)]
-unsafe fn add<U: Unpack, const NC: usize>(
+unsafe fn add<U: Unpack, const NC: usize, const VNNI: bool>(
     codes: &Codes,
     scales: &[(__m256, __m256); 2],
     segment: usize,
@@ -158,7 +162,7 @@ unsafe fn add<U: Unpack, const NC: usize>(
     stride: usize,
     totals: &mut [[__m256; NC]; 2],
 ) {
-    // SAFETY: the caller's: AVX2, and an activation block in each of the columns.
+    // SAFETY: the caller's: AVX2, AVX-VNNI where asked for, and an activation block in each of the columns.
     unsafe {
         let ones = _mm256_set1_epi16(1);
         // Few sums fit into the registers in any order.
@@ -171,7 +175,20 @@ unsafe fn add<U: Unpack, const NC: usize>(
             |c: usize, at: usize| _mm256_set1_ps(acts.add(c * stride + at).cast::<f32>().read_unaligned());
 
         let mut sums = [[_mm256_setzero_si256(); NC]; 2];
-        for (part, codes) in codes[..Layout::<U>::GROUPS].chunks_exact(U::WIDEN).enumerate() {
+        for (group, codes) in codes[..if VNNI { Layout::<U>::GROUPS } else { 0 }].iter().enumerate() {
+            for c in 0..NC {
+                let x = int(c, first + 4 * group);
+                for half in 0..2 {
+                    let (codes, x) = match U::WIDEN {
+                        1 => (_mm256_abs_epi8(codes[half]), _mm256_sign_epi8(x, codes[half])),
+                        _ => (codes[half], x),
+                    };
+                    sums[half][c] = _mm256_dpbusd_avx_epi32(sums[half][c], codes, x);
+                }
+            }
+        }
+        let narrow_groups = if VNNI { 0 } else { Layout::<U>::GROUPS };
+        for (part, codes) in codes[..narrow_groups].chunks_exact(U::WIDEN).enumerate() {
             let mut narrow = [[_mm256_setzero_si256(); NC]; 2];
             for (group, codes) in codes.iter().enumerate() {
                 let codes = codes.map(in_order);
@@ -231,46 +248,93 @@ unsafe fn add<U: Unpack, const NC: usize>(
 /// # Safety
 /// As [`super::super::gemm_packed`]; the machine has AVX2, FMA and F16C.
 pub(in super::super) unsafe fn gemm(ty: BlockType, p: &Product) {
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn tile<U: Unpack, const MOST: usize, const NC: usize>(
+        p: &Product,
+        at: (usize, usize),
+        panels: usize,
+    ) {
+        // SAFETY: the caller's, as the function called.
+        unsafe { tile_by_panels::<U, MOST, NC, false>(p, at.0, at.1, panels) }
+    }
     with_format!(ty, F => {
-        if p.cols < PANEL {
-            // Few columns are about reading memory: once, and whole cache lines.
-            return p.for_each_piece(&[2, 1], |tile, col, columns| {
-                // SAFETY: the caller's promise; the pieces lie inside the product.
-                unsafe {
-                    match columns {
-                        2 => tile_by_panels::<F, 1, 2>(p, tile, col, 1),
-                        _ => tile_by_panels::<F, 1, 1>(p, tile, col, 1),
-                    }
-                }
-            });
-        }
-        let mut results = [MaybeUninit::<f32>::uninit(); HIGH * TILE_ROWS * WIDE];
-        p.for_each_strip((HIGH, WIDE), |tiles, cols| {
-            let (stride, first) = (HIGH * TILE_ROWS, tiles.start * TILE_ROWS);
-            let out = results.as_mut_ptr().cast::<f32>().wrapping_sub(cols.start * stride + first);
-            let piece = Product { out, out_stride: stride, ..*p };
-            let panels = cols.len().div_ceil(PANEL);
-            for tile in tiles.clone() {
-                // SAFETY: as above; the results of these tiles and columns fill the buffer at most.
-                unsafe {
-                    match panels {
-                        1 => tile_by_panels::<F, 1, PANEL>(&piece, tile, cols.start, 1),
-                        // less to clear
-                        2..=8 => tile_by_panels::<F, 8, PANEL>(&piece, tile, cols.start, panels),
-                        _ => tile_by_panels::<F, PANELS, PANEL>(&piece, tile, cols.start, panels),
-                    }
-                }
-            }
-            let rows = (tiles.end * TILE_ROWS).min(p.valid_rows) - first;
-            for c in cols {
-                // SAFETY: as above; the rows are valid.
-                unsafe {
-                    let to = p.out.add(c * p.out_stride + first);
-                    std::ptr::copy_nonoverlapping(out.wrapping_add(c * stride + first), to, rows);
-                }
-            }
-        });
+        // SAFETY: the caller's promise.
+        unsafe { product(p, &Tiles { two: tile::<F, 1, 2>, one: tile::<F, 1, 1>, few: tile::<F, 1, PANEL>, some: tile::<F, 8, PANEL>, all: tile::<F, PANELS, PANEL> }) }
     }, else {});
+}
+
+/// The same with AVX-VNNI.
+///
+/// # Safety
+/// As [`gemm`]; the machine has AVX-VNNI too.
+pub(in super::super) unsafe fn gemm_vnni(ty: BlockType, p: &Product) {
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    unsafe fn tile<U: Unpack, const MOST: usize, const NC: usize>(
+        p: &Product,
+        at: (usize, usize),
+        panels: usize,
+    ) {
+        // SAFETY: the caller's, as the function called.
+        unsafe { tile_by_panels::<U, MOST, NC, true>(p, at.0, at.1, panels) }
+    }
+    with_format!(ty, F => {
+        // SAFETY: the caller's promise.
+        unsafe { product(p, &Tiles { two: tile::<F, 1, 2>, one: tile::<F, 1, 1>, few: tile::<F, 1, PANEL>, some: tile::<F, 8, PANEL>, all: tile::<F, PANELS, PANEL> }) }
+    }, else {});
+}
+
+/// [`tile_by_panels`] of a level and a format: product, tile and first column, panels.
+type Tile = unsafe fn(&Product, (usize, usize), usize);
+
+/// By how many columns they take.
+struct Tiles {
+    one: Tile,
+    two: Tile,
+    /// A panel.
+    few: Tile,
+    /// Up to 8 panels.
+    some: Tile,
+    all: Tile,
+}
+
+/// The product with the kernels of a level and a format.
+///
+/// # Safety
+/// As [`super::super::gemm_packed`]; the machine has what the kernels need.
+unsafe fn product(p: &Product, tile: &Tiles) {
+    if p.cols < PANEL {
+        // Few columns are about reading memory: once, and whole cache lines.
+        return p.for_each_piece(&[2, 1], |at, col, columns| {
+            let tile = if columns == 2 { tile.two } else { tile.one };
+            // SAFETY: the caller's promise; the pieces lie inside the product.
+            unsafe { tile(p, (at, col), 1) }
+        });
+    }
+    let mut results = [MaybeUninit::<f32>::uninit(); HIGH * TILE_ROWS * WIDE];
+    p.for_each_strip((HIGH, WIDE), |tiles, cols| {
+        let (stride, first) = (HIGH * TILE_ROWS, tiles.start * TILE_ROWS);
+        let out = results.as_mut_ptr().cast::<f32>().wrapping_sub(cols.start * stride + first);
+        let piece = Product { out, out_stride: stride, ..*p };
+        let panels = cols.len().div_ceil(PANEL);
+        for at in tiles.clone() {
+            let tile = match panels {
+                1 => tile.few,
+                // less to clear
+                2..=8 => tile.some,
+                _ => tile.all,
+            };
+            // SAFETY: as above; the results of these tiles and columns fill the buffer at most.
+            unsafe { tile(&piece, (at, cols.start), panels) }
+        }
+        let rows = (tiles.end * TILE_ROWS).min(p.valid_rows) - first;
+        for c in cols {
+            // SAFETY: as above; the rows are valid.
+            unsafe {
+                let to = p.out.add(c * p.out_stride + first);
+                std::ptr::copy_nonoverlapping(out.wrapping_add(c * stride + first), to, rows);
+            }
+        }
+    });
 }
 
 /// The same value, computed where this stands: left alone, the compiler turns a chain of additions into a tree, for which
