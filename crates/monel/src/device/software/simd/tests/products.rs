@@ -105,14 +105,24 @@ fn products_of_odd_shapes() {
     }
 }
 
-/// AMX computes the same integers as VNNI and adds the same floats in the same order.
+/// AMX computes the same integers as AVX-512 with VNNI, and AVX-VNNI the same as AVX2, and both add the same floats in the
+/// same order.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn amx_gives_the_bits_of_vnni() {
-    let Some(levels) = Isa::new(Level::Amx).zip(Isa::new(Level::Avx512Vnni)) else {
-        println!("skipped: the CPU path amx needs a processor and a system that grant it");
-        return;
-    };
+fn pairs_of_levels_give_the_same_bits() {
+    for (level, like) in [(Level::Amx, Level::Avx512Vnni), (Level::Avx2Vnni, Level::Avx2)] {
+        match Isa::new(level).zip(Isa::new(like)) {
+            Some(levels) => same_bits(levels),
+            None => println!(
+                "skipped: the CPU path {} needs a processor and a system that grant it",
+                level.name()
+            ),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn same_bits(levels: (Isa, Isa)) {
     let mut random = Random(14);
     for ty in quantized() {
         // More blocks than are kept, more columns than a panel, rows that are missing in the last tile.
