@@ -46,10 +46,14 @@ pub struct CommandBuffer {
 
 impl Drop for CommandBuffer {
     fn drop(&mut self) {
+        // Recording it anew would change what the device reads.
+        if self.owner.gpu.still_works() {
+            return;
+        }
         let mut free = self.owner.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < KEPT {
             free.push((self.pool, self.raw));
-        } else if !self.owner.gpu.still_works() {
+        } else {
             // SAFETY: whoever committed the buffer kept it until the device had passed it.
             unsafe { self.owner.gpu.raw.destroy_command_pool(self.pool, None) };
         }
