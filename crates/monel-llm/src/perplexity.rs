@@ -41,7 +41,11 @@ pub struct Perplexity {
 }
 
 impl Context {
-    /// Perplexity over `ids`; [`Error::Logits`] where the model gives no number for a token. `on_chunk` hears of each window and how many there are; it answers whether to go on.
+    /// Perplexity over `ids`. `on_chunk` hears of each window and how many there are; it answers whether to go on.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a window or a text of the wrong size, [`Error::Logits`] where the model gives no number for a
+    /// token, and the device's.
     pub fn perplexity(
         &mut self,
         ids: &[u32],

@@ -252,8 +252,10 @@ fn wanted<'a>(
         if info.shape().iter().map(|&d| d as usize).ne(shape.iter().copied()) {
             return Err(wrong(format!("the shape {shape:?}")));
         }
-        let types: Vec<DType> = DType::STORAGE.iter().copied().filter(|t| !t.is_integer()).collect();
-        let known = || wrong(format!("one of the types {types:?}"));
+        let known = || {
+            let types: Vec<_> = DType::STORAGE.iter().filter(|t| !t.is_integer()).collect();
+            wrong(format!("one of the types {types:?}"))
+        };
         let dtype = DType::parse(info.ty.name()).filter(|t| !t.is_integer()).ok_or_else(known)?;
         if shape.len() == 1 && dtype != DType::F32 {
             return Err(wrong("F32".into()));
