@@ -299,6 +299,30 @@ mod tests {
     }
 
     #[test]
+    fn files_in_place_give_the_same_bits_as_files_that_are_read() {
+        let Some(device) = vulkan() else { return };
+        if !crate::weights::maps(&device) {
+            println!("skipped: {} does not use files in place", device.info().name);
+            return;
+        }
+        let file = file("in-place");
+        let gguf = Gguf::open(&file.0).unwrap();
+        let wanted = wanted(&gguf, &device);
+        let stream = device.stream();
+        let [read, placed] = [(); 2].map(|()| targets(&device, &wanted));
+        Crossing::new(&wanted, 2).run(&gguf, &device, &read, &mut |_| ()).unwrap();
+        let held = || std::sync::Arc::strong_count(&gguf.parts()[0]);
+        let before = held();
+        for batch in batches(&wanted, BATCH) {
+            crate::weights::repack(&gguf, &stream, &batch, &placed).unwrap();
+        }
+        assert_eq!(held(), before, "nothing of the file is held");
+        for (name, tensor) in &read {
+            assert!(bytes(&stream, tensor) == bytes(&stream, &placed[name]), "{name}");
+        }
+    }
+
+    #[test]
     fn a_file_that_is_cut_ends_all_threads_with_one_error() {
         let Some(device) = vulkan() else { return };
         let file = file("crossing-cut");

@@ -151,9 +151,12 @@ impl Weights {
         let mut done = 0;
         progress(0, total);
         let (stay, change): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|w| w.stays(&device));
-        let views = map_parts(gguf, &device, stay.iter().chain(&change))?;
+        let places: Vec<_> =
+            stay.iter().map(|w| Ok((w.info.part, range(gguf, w)?))).collect::<Result<_>>()?;
+        let views = map_parts(gguf, &device, places.into_iter())?;
         for w in &stay {
-            tensors.insert(w.info.name.clone(), in_place(gguf, &views, w)?);
+            let tensor = in_place(&views, w, range(gguf, w)?.start, w.natural)?;
+            tensors.insert(w.info.name.clone(), tensor);
             done += w.info.bytes;
         }
         progress(done, total);
@@ -163,7 +166,7 @@ impl Weights {
         }
         if maps(&device) {
             for batch in batches(&change, BATCH) {
-                repack(gguf, stream, &views, &batch, &tensors)?;
+                repack(gguf, stream, &batch, &tensors)?;
                 done += batch.iter().map(|p| p.bytes().len() as u64).sum::<u64>();
                 progress(done, total);
             }
@@ -181,7 +184,8 @@ pub(crate) fn missing(name: &str) -> Error {
     Error::Tensor { name: name.into(), found: "absent".into(), expected: "a tensor of the model".into() }
 }
 
-fn maps(device: &Device) -> bool {
+/// Whether the device uses files in place.
+pub(crate) fn maps(device: &Device) -> bool {
     device.capabilities().contains(&"mapped-memory")
 }
 
@@ -304,42 +308,50 @@ impl HostMapping for Mapping {
     }
 }
 
-fn map_parts<'a>(
+/// Byte ranges of tensors' data in the file, each with its part, as memory to be used in place: a mapping of each part
+/// that has any.
+fn map_parts(
     gguf: &Gguf,
     device: &Device,
-    wanted: impl Iterator<Item = &'a Wanted<'a>>,
+    ranges: impl Iterator<Item = (usize, Range<usize>)>,
 ) -> Result<Vec<Option<Mapped>>> {
-    let mut ranges = vec![Vec::new(); gguf.parts().len()];
-    for w in wanted {
-        let (_, range) = gguf.locate(w.info)?;
-        ranges[w.info.part].push(range.start as usize..range.end as usize);
-    }
-    let mut views = Vec::new();
-    for (part, ranges) in gguf.parts().iter().zip(ranges) {
-        views.push(match maps(device) {
-            true => Some(device.map(Arc::new(Mapping(part.clone())), &ranges)?),
-            false => None,
-        });
-    }
-    Ok(views)
+    let mut by_part = vec![Vec::new(); gguf.parts().len()];
+    ranges.for_each(|(part, range)| by_part[part].push(range));
+    let map = |(part, ranges): (&Arc<Part>, Vec<_>)| match ranges.is_empty() {
+        true => Ok(None),
+        false => Ok(Some(device.map(Arc::new(Mapping(part.clone())), &ranges)?)),
+    };
+    gguf.parts().iter().zip(by_part).map(map).collect()
 }
 
-fn in_place(gguf: &Gguf, views: &[Option<Mapped>], w: &Wanted<'_>) -> Result<Tensor> {
+/// Where a tensor's data lies in its part.
+fn range(gguf: &Gguf, w: &Wanted<'_>) -> Result<Range<usize>> {
     let (_, range) = gguf.locate(w.info)?;
+    Ok(range.start as usize..range.end as usize)
+}
+
+fn in_place(views: &[Option<Mapped>], w: &Wanted<'_>, at: usize, desc: Desc) -> Result<Tensor> {
     match &views[w.info.part] {
-        Some(mapped) => Ok(mapped.tensor(range.start as usize, w.natural)?),
+        Some(mapped) => Ok(mapped.tensor(at, desc)?),
         None => Err(missing(&w.info.name)),
     }
 }
 
-/// Repacks a batch straight from the mapping and lets go of its pages.
-fn repack(
+/// Repacks a batch straight from the file's pages and lets go of them: a device may hold the pages of what is mapped, so
+/// only a batch is mapped at a time.
+pub(crate) fn repack(
     gguf: &Gguf,
     stream: &Stream,
-    views: &[Option<Mapped>],
     batch: &[Piece<'_>],
     tensors: &HashMap<String, Tensor>,
 ) -> Result<()> {
+    let place = |piece: &Piece<'_>| {
+        let (start, bytes) = (range(gguf, piece.wanted)?.start, piece.bytes());
+        Ok::<_, Error>(start + bytes.start..start + bytes.end)
+    };
+    let changing = batch.iter().filter(|piece| piece.wanted.changes());
+    let places: Vec<_> = changing.map(|p| Ok((p.wanted.info.part, place(p)?))).collect::<Result<_>>()?;
+    let views = map_parts(gguf, &stream.device(), places.into_iter())?;
     let mut graph = Graph::new("repack weights");
     let mut uploads = Vec::new();
     for piece in batch {
@@ -350,7 +362,8 @@ fn repack(
             uploads.push(stream.upload(&target, &gguf.data(w.info)?[piece.bytes()])?);
             continue;
         }
-        let source = in_place(gguf, views, w)?.slice(1, piece.first, piece.rows)?;
+        let rows = Desc::new(w.natural.dtype, &[w.natural.ne[0], piece.rows])?;
+        let source = in_place(&views, w, place(piece)?.start, rows)?;
         let (from, to) = (graph.leaf(&source), graph.leaf(&target));
         let copy = graph.copy_into(from, to)?;
         graph.set_name(copy, w.info.name.clone());
@@ -359,6 +372,7 @@ fn repack(
         stream.run(&graph)?;
     }
     uploads.into_iter().try_for_each(|u| u.wait())?;
+    drop((graph, views));
     for piece in batch {
         gguf.advise(piece.wanted.info, Advice::DontNeed)?;
     }

@@ -44,6 +44,16 @@ fn cut(
     Ok(views)
 }
 
+/// A mapped file that was cut since faults when it is touched past its end, so its length is checked before use.
+pub(crate) fn check_mapping(mapping: &Arc<dyn HostMapping>, end: usize) -> Result<()> {
+    match mapping.current_len() {
+        Some(found) if found < end as u64 => {
+            Err(Error::MappingShrank { what: mapping.name(), expected: end as u64, found })
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Device {
     /// Whether host memory can be used in place.
     pub(crate) fn can_map(&self) -> bool {

@@ -113,7 +113,7 @@ impl Rig {
     }
 }
 
-/// The devices that run kernels of the tests' own and use files in place.
+/// The devices that run kernels of the tests' own.
 pub fn host_rigs(options: &Options) -> Vec<Rig> {
     let mut rigs = Vec::new();
     let (device, script) = scripted::create(options);
@@ -137,6 +137,14 @@ pub fn on_each(options: &Options, test: impl Fn(&Rig)) {
 /// Runs a test on every device that runs the tests' own kernels.
 pub fn on_each_host(options: &Options, test: impl Fn(&Rig)) {
     for rig in host_rigs(options) {
+        eprintln!("on {}", rig.name);
+        test(&rig);
+    }
+}
+
+/// Runs a test on every device that uses files in place.
+pub fn on_each_that_maps(options: &Options, test: impl Fn(&Rig)) {
+    for rig in rigs(options).into_iter().filter(|rig| rig.device.capabilities().contains(&"mapped-memory")) {
         eprintln!("on {}", rig.name);
         test(&rig);
     }

@@ -186,9 +186,9 @@ fn file() -> (Vec<u8>, Vec<(usize, usize, f32)>) {
 fn m4_a_mapped_file_is_used_in_place_through_few_views() {
     let (bytes, tensors) = file();
     let ranges: Vec<Range<usize>> = tensors.iter().map(|&(at, n, _)| at..at + n * 4).collect();
-    for (largest, views) in [(8192, 2..41), (20_000, 2..10), (1 << 20, 1..2)] {
+    for (largest, views) in [(8192, 2..41), (20_000, 2..10), (options().max_buffer, 1..2)] {
         let options = software::Options { max_buffer: largest, ..options() };
-        on_each_host(&options, |rig| {
+        on_each_that_maps(&options, |rig| {
             // Read only, and with inaccessible neighbours: whoever writes or strays dies here.
             let file = Pages::new(&bytes);
             let mapped = rig.device.map(file.clone(), &ranges).unwrap();
@@ -236,7 +236,7 @@ fn m4_what_cannot_be_covered_is_an_error() {
 #[test]
 fn m4_a_file_that_shrank_is_an_error_of_the_submission() {
     let (bytes, tensors) = file();
-    on_each_host(&options(), |rig| {
+    on_each_that_maps(&options(), |rig| {
         let file = Pages::new(&bytes);
         let (at, n, _) = tensors[39];
         let mapped = rig.device.map(file.clone(), &[at..at + n * 4]).unwrap();

@@ -4,7 +4,8 @@ use super::chunk::SoftChunk;
 use super::encode::SoftCommands;
 use super::pool::Pool;
 use crate::device::Counts;
-use crate::device::driver::{Done, HostMapping, Job, Sink};
+use crate::device::driver::{Done, Job, Sink};
+use crate::device::mapped::check_mapping;
 use crate::error::{Error, Result, panic_message};
 use crate::trace::Track;
 use std::any::Any;
@@ -144,14 +145,4 @@ fn run_chunk(
 
 fn track(device: &str) -> Track {
     Track::Queue(device.to_string())
-}
-
-/// A mapped file that was cut since faults when it is touched past its end, so its length is checked before use.
-pub fn check_mapping(mapping: &Arc<dyn HostMapping>, end: usize) -> Result<()> {
-    match mapping.current_len() {
-        Some(found) if found < end as u64 => {
-            Err(Error::MappingShrank { what: mapping.name(), expected: end as u64, found })
-        }
-        _ => Ok(()),
-    }
 }

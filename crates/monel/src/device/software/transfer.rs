@@ -81,7 +81,7 @@ fn check(memory: &Arc<dyn Memory>, region: &Region) -> Result<()> {
 
 fn check_mapping(memory: &Arc<dyn Memory>) -> Result<()> {
     match HostMemory::of(memory)?.mapping() {
-        Some((mapping, end)) => super::queue_thread::check_mapping(mapping, end),
+        Some((mapping, end)) => crate::device::mapped::check_mapping(mapping, end),
         None => Ok(()),
     }
 }

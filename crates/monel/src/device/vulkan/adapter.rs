@@ -1,6 +1,7 @@
 //! What Vulkan says of a device, asked once: every query that depends on a version or an extension is here.
 
 use super::features::{Offered, SUBGROUP_OPERATIONS, Used};
+use super::import;
 use super::instance::Instance;
 use crate::device::driver::DeviceKind;
 use crate::gpu::Matrix;
@@ -33,6 +34,8 @@ pub struct Adapter {
     pub timestamp_bits: u32,
     /// The extension for calibrated timestamps is the multi-vendor one, not yet Khronos'.
     pub calibrated_ext: bool,
+    /// Host memory that is imported begins and ends at multiples of it.
+    pub import_alignment: usize,
 }
 
 /// What tests take away from devices, so that every way round an absence runs on a device that has everything.
@@ -85,6 +88,7 @@ impl Instance {
         let mut matrix = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
         let mut priority = vk::PhysicalDeviceMemoryPriorityFeaturesEXT::default();
         let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default();
+        let mut host = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
         let mut plain = vk::PhysicalDeviceFeatures::default();
         // Structures may only be asked of devices whose version or extensions have them.
         if base.api_version >= vk::API_VERSION_1_2 {
@@ -107,6 +111,9 @@ impl Instance {
             }
             if has(ash::ext::device_fault::NAME) {
                 features = features.push_next(&mut fault);
+            }
+            if has(ash::ext::external_memory_host::NAME) {
+                properties = properties.push_next(&mut host);
             }
             // SAFETY: the device has the chained structures, which live through the calls.
             unsafe {
@@ -169,6 +176,10 @@ impl Instance {
                 && base.limits.timestamp_period > 0.0,
             calibrated: (calibrated_khr || calibrated_ext) && self.can_calibrate(raw, calibrated_ext),
             fault: yes(fault.device_fault),
+            // Weights that every step reads do not stay behind a bus.
+            import: kind != DeviceKind::Discrete
+                && has(ash::ext::external_memory_host::NAME)
+                && self.can_import(raw),
         };
         let used = match offered.without(&forced.without) {
             Ok(()) => offered.judge().map_err(|list| list.iter().map(ToString::to_string).collect()),
@@ -196,6 +207,7 @@ impl Instance {
             used,
             timestamp_bits: family.map_or(0, |f| families[f].timestamp_valid_bits),
             calibrated_ext,
+            import_alignment: usize::try_from(host.min_imported_host_pointer_alignment).unwrap_or(usize::MAX),
         }
     }
 
@@ -211,6 +223,18 @@ impl Instance {
             .filter(|p| p.scope == vk::ScopeKHR::SUBGROUP)
             .map(|p| Matrix { m: p.m_size, n: p.n_size, k: p.k_size })
             .collect()
+    }
+
+    /// Whether buffers that kernels read can be made over host memory, without a demand for memory of their own.
+    fn can_import(&self, raw: vk::PhysicalDevice) -> bool {
+        let info =
+            vk::PhysicalDeviceExternalBufferInfo::default().usage(import::USAGE).handle_type(import::HANDLE);
+        let mut found = vk::ExternalBufferProperties::default();
+        // SAFETY: a plain query of Vulkan 1.1; the structures live through the call.
+        unsafe { self.raw.get_physical_device_external_buffer_properties(raw, &info, &mut found) };
+        let features = found.external_memory_properties.external_memory_features;
+        features.contains(vk::ExternalMemoryFeatureFlags::IMPORTABLE)
+            && !features.contains(vk::ExternalMemoryFeatureFlags::DEDICATED_ONLY)
     }
 
     /// Whether the device's clock can be read together with the host's.

@@ -9,10 +9,12 @@ use super::memory::GpuMemory;
 use super::pipeline::Pipelines;
 use super::record::{Bound, Recipe, Tracing};
 use crate::device::Counts;
-use crate::device::driver::{Commands, Landing, Memory, StagedBytes};
+use crate::device::driver::{Commands, HostMapping, Landing, Memory, StagedBytes};
+use crate::device::mapped::check_mapping;
 use crate::error::{Error, Result};
 use crate::gpu::FaultText;
 use ash::vk;
+use std::any::Any;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -297,7 +299,6 @@ pub struct GpuCommands {
     pub forecast: Forecast,
     /// How to record a chunk for a timeline, and what was recorded so far.
     pub recipe: Option<(Recipe, Tracing)>,
-    #[allow(dead_code, reason = "kept, not read")]
     pub kept: Kept,
 }
 
@@ -313,6 +314,24 @@ pub struct Kept {
 }
 
 impl Commands for GpuCommands {}
+
+impl Kept {
+    /// That files which are used in place are still as long as is needed: behind a file's end the device faults.
+    pub fn check_mappings(&self) -> Result<()> {
+        let mut needed: Vec<(&Arc<dyn HostMapping>, usize)> = Vec::new();
+        for memory in &self.memory {
+            let any: &dyn Any = memory.as_ref();
+            let Some((mapping, end)) = any.downcast_ref::<GpuMemory>().and_then(GpuMemory::mapping) else {
+                continue;
+            };
+            match needed.iter_mut().find(|(known, _)| Arc::ptr_eq(known, mapping)) {
+                Some((_, most)) => *most = (*most).max(*end),
+                None => needed.push((mapping, *end)),
+            }
+        }
+        needed.into_iter().try_for_each(|(mapping, end)| check_mapping(mapping, end))
+    }
+}
 
 /// Counts commands that are alive (contract E6).
 pub struct Counted(Arc<Counts>);

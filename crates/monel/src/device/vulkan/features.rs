@@ -43,6 +43,8 @@ pub struct Offered {
     pub timestamps: bool,
     pub calibrated: bool,
     pub fault: bool,
+    /// Buffers over host memory of others can be made, and the device reads it as fast as its own.
+    pub import: bool,
 }
 
 /// What kernels use of subgroups.
@@ -70,6 +72,7 @@ pub struct Used {
     pub timestamps: bool,
     pub calibrated: bool,
     pub fault: bool,
+    pub import: bool,
 }
 
 /// The names that `MONEL_VULKAN_WITHOUT` takes, separated by commas.
@@ -89,6 +92,7 @@ pub const NAMES: &[&str] = &[
     "timestamps",
     "calibrated",
     "fault",
+    "import",
 ];
 
 impl Offered {
@@ -111,6 +115,7 @@ impl Offered {
                 "timestamps" => self.timestamps = false,
                 "calibrated" => self.calibrated = false,
                 "fault" => self.fault = false,
+                "import" => self.import = false,
                 other => {
                     let known = NAMES.join(", ");
                     return Err(format!("MONEL_VULKAN_WITHOUT knows {known}, found {other}"));
@@ -159,6 +164,7 @@ impl Offered {
             timestamps: self.timestamps,
             calibrated: self.calibrated && self.timestamps,
             fault: self.fault,
+            import: self.import,
         })
     }
 }
@@ -177,6 +183,7 @@ impl Used {
             (self.calibrated, "calibrated timestamps"),
             (self.timestamps && !self.calibrated, "timestamps"),
             (self.fault, "fault reports"),
+            (self.import, "files in place"),
         ];
         all.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect()
     }
@@ -214,6 +221,7 @@ mod tests {
             timestamps: true,
             calibrated: true,
             fault: true,
+            import: true,
         }
     }
 
@@ -233,6 +241,7 @@ mod tests {
             timestamps: false,
             calibrated: false,
             fault: false,
+            import: false,
             api: vk::API_VERSION_1_2,
             invocations: 256,
             storage_buffers: 8,

@@ -2,6 +2,7 @@
 
 use super::adapter::{Adapter, text};
 use super::features::Used;
+use super::import;
 use super::instance::Instance;
 use crate::device::driver::MemoryInfo;
 use crate::error::{Error, Result};
@@ -62,6 +63,8 @@ pub struct Gpu {
     pub queries: Mutex<Vec<(vk::QueryPool, u32)>>,
     clock: Option<Clock>,
     fault: Option<ash::ext::device_fault::Device>,
+    /// Imports host memory, where the driver takes files.
+    pub host: Option<ash::ext::external_memory_host::Device>,
     /// Why the device is gone, once it is.
     lost: OnceLock<String>,
     /// The timeline's value behind all work that was submitted.
@@ -170,6 +173,7 @@ impl Gpu {
         if ask(used.fault, ash::ext::device_fault::NAME) {
             info = info.push_next(&mut fault);
         }
+        ask(used.import, ash::ext::external_memory_host::NAME);
         ask(used.budget, ash::ext::memory_budget::NAME);
         ask(used.calibrated && adapter.calibrated_ext, ash::ext::calibrated_timestamps::NAME);
         ask(used.calibrated && !adapter.calibrated_ext, ash::khr::calibrated_timestamps::NAME);
@@ -188,6 +192,7 @@ impl Gpu {
             queries: Mutex::default(),
             residency,
             clock,
+            host: used.import.then(|| ash::ext::external_memory_host::Device::new(of.0, of.1)),
             fault: used.fault.then(|| ash::ext::device_fault::Device::new(of.0, of.1)),
             used,
             id: format!("vulkan:{}", adapter.index),
@@ -228,6 +233,10 @@ impl Gpu {
             let layout =
                 vk::PipelineLayoutCreateInfo::default().set_layouts(&sets).push_constant_ranges(&constants);
             gpu.layout = gpu.raw.create_pipeline_layout(&layout, None).map_err(failed)?;
+        }
+        if gpu.host.is_some() && !import::takes_files(&gpu) {
+            gpu.host = None;
+            gpu.used.import = false;
         }
         Ok(Arc::new(gpu))
     }
@@ -387,6 +396,11 @@ impl Gpu {
             subgroup_fixed: self.used.subgroup_fixed,
             software: self.adapter.kind == crate::device::DeviceKind::Software,
         }
+    }
+
+    /// Host memory that is used in place begins and ends at multiples of this many bytes.
+    pub fn import_alignment(&self) -> usize {
+        self.adapter.import_alignment.max(crate::device::software::memory::PAGE)
     }
 
     /// Bytes of the largest buffer.

@@ -4,9 +4,10 @@
 //! hands out the address at which the host sees it.
 
 use super::gpu::Gpu;
+use super::import::Imported;
 use super::ranges::Ranges;
 use super::record::Bound;
-use crate::device::driver::{DriverBytes, Memory, Storage};
+use crate::device::driver::{DriverBytes, HostMapping, Memory, Storage};
 use crate::device::software::memory::PrivateAddresses;
 use crate::error::{Error, Result};
 use ash::vk;
@@ -32,6 +33,8 @@ pub enum Use {
     Shared,
     /// On the way to or from the host, cached for its reads where possible.
     Staging,
+    /// Somebody else's host memory, only read.
+    Imported,
 }
 
 /// A large allocation.
@@ -44,6 +47,8 @@ pub struct Block {
     mapped: *mut u8,
     used_for: Use,
     ranges: Mutex<Ranges>,
+    /// Imported memory, and how much of it has to be there.
+    mapping: Option<(Arc<dyn HostMapping>, usize)>,
 }
 
 // SAFETY: handles and an address that stay valid until drop; the free ranges are behind a lock, and the bytes belong to
@@ -55,6 +60,7 @@ unsafe impl Sync for Block {}
 impl Drop for Block {
     fn drop(&mut self) {
         if self.gpu.still_works() {
+            std::mem::forget(self.mapping.take());
             return;
         }
         // SAFETY: pieces hold the block and commands hold pieces, so no work on the device uses it, but for work that was given
@@ -63,7 +69,7 @@ impl Drop for Block {
             self.gpu.raw.destroy_buffer(self.buffer, None);
             self.gpu.raw.free_memory(self.memory, None);
         }
-        if self.memory != vk::DeviceMemory::null() {
+        if self.memory != vk::DeviceMemory::null() && self.used_for != Use::Imported {
             self.gpu.allocated.fetch_sub(self.size, Ordering::AcqRel);
         }
     }
@@ -90,6 +96,7 @@ impl Block {
             mapped: std::ptr::null_mut(),
             used_for,
             ranges: Mutex::new(Ranges::new(size)),
+            mapping: None,
         };
         // SAFETY: a buffer of this device.
         let needs = unsafe { gpu.raw.get_buffer_memory_requirements(buffer) };
@@ -128,6 +135,38 @@ impl Block {
         Ok(block)
     }
 
+    /// A range of somebody's mapping, rounded up to whole pages.
+    fn import(gpu: &Arc<Gpu>, mapping: &Arc<dyn HostMapping>, range: Range<usize>) -> Result<Block> {
+        let bytes = mapping.bytes();
+        let wrong = |reason: String| Error::System {
+            what: format!("using bytes {range:?} of {} in place on {}", mapping.name(), gpu.adapter.name),
+            reason: format!("{reason}; with MONEL_VULKAN_WITHOUT=import it is read instead"),
+        };
+        let Some(part) = bytes.get(range.clone()) else {
+            let (offset, wanted) = (range.start, range.end.wrapping_sub(range.start));
+            return Err(Error::OutOfRange { what: mapping.name(), offset, bytes: wanted, size: bytes.len() });
+        };
+        // A file's last page is mapped whole.
+        let (start, page) = (NonNull::from(part).cast::<u8>(), gpu.import_alignment());
+        if !start.as_ptr().addr().is_multiple_of(page) {
+            return Err(wrong(format!("it begins at {start:?}: expected a multiple of {page}")));
+        }
+        let size = part.len().next_multiple_of(page) as u64;
+        // SAFETY: whole pages that the mapping's owner keeps, whom the block holds.
+        let made = unsafe { Imported::new(gpu, start, size) };
+        let Imported { buffer, memory } = made.map_err(|e| wrong(e.to_string()))?;
+        Ok(Block {
+            gpu: gpu.clone(),
+            buffer,
+            memory,
+            size,
+            mapped: std::ptr::null_mut(),
+            used_for: Use::Imported,
+            ranges: Mutex::new(Ranges::new(size)),
+            mapping: Some((mapping.clone(), range.end)),
+        })
+    }
+
     /// All of it, as a binding; for blocks that a binding reaches.
     pub fn whole(&self) -> Bound {
         (self.buffer, 0, vk::WHOLE_SIZE)
@@ -161,6 +200,8 @@ fn memory_types(gpu: &Gpu, used_for: Use, allowed: u32) -> Vec<u32> {
         Use::Private => [F::DEVICE_LOCAL, F::empty()],
         Use::Shared => [visible | F::DEVICE_LOCAL, visible],
         Use::Staging => [visible | F::HOST_CACHED, visible],
+        // The driver says which types such memory has.
+        Use::Imported => [F::empty(), F::empty()],
     };
     let types = &gpu.adapter.memory.memory_types[..gpu.adapter.memory.memory_type_count as usize];
     let mut list = Vec::new();
@@ -237,6 +278,20 @@ impl Allocator {
         Ok(memory)
     }
 
+    /// A range of a mapping, which begins at a page, read where it lies.
+    pub fn import(
+        self: &Arc<Self>,
+        mapping: &Arc<dyn HostMapping>,
+        range: Range<usize>,
+    ) -> Result<GpuMemory> {
+        let bytes = range.len();
+        let address = mapping.bytes().as_ptr().addr() + range.start;
+        let block = Arc::new(Block::import(&self.gpu, mapping, range)?);
+        let size = block.size;
+        let offset = block.take(size, ALIGN).unwrap_or(0);
+        Ok(GpuMemory { block, offset, bytes, size, address: address as u64, allocator: self.clone() })
+    }
+
     /// Drops a block that has become empty, except for one of each use that is kept for the next time, and as much
     /// staging as a stream of uploads has on the way.
     fn tidy(&self, block: &Arc<Block>) {
@@ -283,6 +338,11 @@ impl GpuMemory {
                 found: "another device".into(),
             }),
         }
+    }
+
+    /// For memory of somebody else's: whose, and how many bytes of it have to be there.
+    pub fn mapping(&self) -> Option<&(Arc<dyn HostMapping>, usize)> {
+        self.block.mapping.as_ref()
     }
 
     /// Whether it is memory of this device.

@@ -2,7 +2,7 @@
 //!
 //! - `instance`: the loader, found at run time; `adapter`, `features`: what a device offers, and the verdict; `gpu`: the
 //!   logical device; `validation`: the layers that watch over calls.
-//! - `memory`, `ranges`: few large blocks, bound whole; buffers are pieces of them.
+//! - `memory`, `ranges`: few large blocks, bound whole; buffers are pieces of them. `import`: files used in place.
 //! - `shader`, `pipeline`: kernels from WGSL, compiled in the process, cached on disk.
 //! - `encode`, `transfer`, `commands`: plans and transfers become command buffers, recorded once and submitted often.
 //! - `queue`: one queue, one timeline semaphore, one thread that reports what is done.
@@ -16,6 +16,7 @@ mod encode;
 mod features;
 mod forecast;
 mod gpu;
+mod import;
 mod instance;
 mod memory;
 mod pipeline;
@@ -32,7 +33,9 @@ mod validation;
 pub use queue::Brake;
 pub use validation::messages as validation_messages;
 
-use super::driver::{Commands, Driver, DriverBytes, Info, Job, Memory, MemoryInfo, Sink, Storage, Transfer};
+use super::driver::{
+    Commands, Driver, DriverBytes, HostMapping, Info, Job, Memory, MemoryInfo, Sink, Storage, Transfer,
+};
 use super::{Counts, Device, DeviceKind, Listing, Settings};
 use crate::error::{Error, Result};
 use crate::gpu::{GpuCall, Memory as Which, Operand};
@@ -50,6 +53,7 @@ use memory::{Allocator, Use};
 use pipeline::Pipelines;
 use queue::Queue;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -195,7 +199,7 @@ fn make(options: &Options) -> Result<(Device, Arc<Shared>)> {
         name: gpu.adapter.name.clone(),
         kind: gpu.adapter.kind,
         max_buffer: usize::try_from(gpu.max_buffer()).unwrap_or(usize::MAX),
-        page: crate::device::software::memory::PAGE,
+        page: if gpu.host.is_some() { gpu.import_alignment() } else { crate::device::software::memory::PAGE },
         features: [
             format!("vulkan {major}.{minor}"),
             gpu.adapter.driver.clone(),
@@ -300,6 +304,17 @@ impl Driver for Vulkan {
         let memory = self.shared.allocator.piece(memory::used_for(storage), what, bytes)?;
         self.shared.zero(&memory)?;
         Ok(Arc::new(memory))
+    }
+
+    fn import(&self, mapping: &Arc<dyn HostMapping>, range: Range<usize>) -> Option<Result<Arc<dyn Memory>>> {
+        self.shared.gpu.host.as_ref()?;
+        if range.is_empty() {
+            // Only the question whether it can.
+            let nothing = self.shared.allocator.piece(Use::Private, "an empty range of a file", 0);
+            return Some(nothing.map(|memory| Arc::new(memory) as Arc<dyn Memory>));
+        }
+        let memory = self.shared.allocator.import(mapping, range);
+        Some(memory.map(|memory| Arc::new(memory) as Arc<dyn Memory>))
     }
 
     fn encode(

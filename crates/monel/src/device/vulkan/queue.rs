@@ -96,6 +96,17 @@ impl Queue {
             let foreign = Error::Kernel("commands of another device".into());
             return self.add(0, Work::Job(job, None), Some(foreign));
         };
+        // The mapping is somebody else's code.
+        let checked =
+            catch_unwind(AssertUnwindSafe(|| commands.kept.check_mappings())).unwrap_or_else(|panic| {
+                let reason = panic_message(panic.as_ref());
+                Err(Error::Kernel(format!(
+                    "a mapping's length could not be asked for: it panicked: {reason}"
+                )))
+            });
+        if let Err(shrank) = checked {
+            return self.add(0, Work::Job(job, None), Some(shrank));
+        }
         // What cannot be recorded for a timeline runs without.
         let wanted = job.trace.is_some() && self.gpu.used.timestamps;
         let recipe = commands.recipe.as_ref().filter(|_| wanted);
