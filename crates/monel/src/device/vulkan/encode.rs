@@ -90,7 +90,7 @@ impl Shared {
         };
         let level = |level: Vec<Ready>| level.into_iter().map(step).collect::<Result<Vec<Step>>>();
         let levels = levels.into_iter().map(level).collect::<Result<Vec<_>>>()?;
-        let recipe = Recipe { levels, faults: faults.is_some() };
+        let recipe = Recipe { levels, to_host: faults.is_some() };
         // Of work that the host itself does, the host's times are as good, and asking for timestamps may hang (see
         // `record`).
         let software = self.gpu.adapter.kind == crate::device::DeviceKind::Software;

@@ -26,8 +26,8 @@ pub struct Step {
 /// Dispatches in levels; what is in one level may run together.
 pub struct Recipe {
     pub levels: Vec<Vec<Step>>,
-    /// Kernels that report faults: the host reads their words.
-    pub faults: bool,
+    /// The host reads what kernels leave: faults, or a download.
+    pub to_host: bool,
 }
 
 /// A chunk recorded with a timestamp after every dispatch. The device copies them to memory that the host sees: Mesa's
@@ -122,7 +122,7 @@ impl Recipe {
                 raw.cmd_copy_query_pool_results(cb, t.pool, 0, t.count, buffer, at, 8, flags);
                 barrier(raw, cb, vk::PipelineStageFlags::TRANSFER, vk::PipelineStageFlags::HOST);
             }
-            if self.faults {
+            if self.to_host {
                 barrier(raw, cb, compute, vk::PipelineStageFlags::HOST);
             }
         }
