@@ -18,6 +18,7 @@ mod norm;
 mod pick;
 mod quantize_rows;
 mod rope;
+mod rope_angles;
 mod rows;
 mod sample;
 mod scale;
@@ -34,7 +35,9 @@ pub use norm::{LayerNorm, RmsNorm};
 pub use pick::{Argmax, TopK};
 pub use quantize_rows::QuantizeRows;
 pub(crate) use quantize_rows::{q8p_floats, q8p_values, quantize_q8p};
+pub(crate) use rope::known_angles;
 pub use rope::{Rope, RopeKind, RopeScaling};
+pub use rope_angles::RopeAngles;
 pub use rows::{GetRows, SetRows};
 pub use sample::{Sample, SampleParams};
 pub use scale::Scale;
@@ -113,7 +116,7 @@ impl std::ops::AddAssign for Cost {
 
 /// The test cases of every op, for `monel check` and the tests.
 pub fn cases() -> Vec<Case> {
-    let families: [fn() -> Vec<Case>; 14] = [
+    let families: [fn() -> Vec<Case>; 15] = [
         binary::cases,
         copy::cases,
         flash_attention::cases,
@@ -123,6 +126,7 @@ pub fn cases() -> Vec<Case> {
         pick::cases,
         quantize_rows::cases,
         rope::cases,
+        rope_angles::cases,
         rows::cases,
         sample::cases,
         scale::cases,

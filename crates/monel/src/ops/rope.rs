@@ -49,7 +49,8 @@ pub enum RopeScaling {
 }
 
 /// Turns pairs of x (F32 `[head, heads, tokens, batches]`) by their positions (I32 `[tokens]`). A third input, F32
-/// `[dims / 2]`, divides the frequencies. Elements from `dims` on are copied.
+/// `[dims / 2]`, divides the frequencies. In place of both there may be what [`RopeAngles`] makes of them, F32 `[dims,
+/// tokens]`. Elements from `dims` on are copied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
     /// Which elements form a pair.
@@ -64,7 +65,7 @@ pub struct Rope {
 
 impl Rope {
     /// The angle per position of each pair, and the magnitude of the rotation.
-    fn frequencies(&self) -> (Vec<f64>, f64) {
+    pub(super) fn frequencies(&self) -> (Vec<f64>, f64) {
         let (pairs, dims) = (self.dims / 2, self.dims as f64);
         let plain = (0..pairs).map(|i| f64::from(self.base).powf(-2.0 * i as f64 / dims));
         match self.scaling {
@@ -96,6 +97,66 @@ impl Rope {
         match self.kind {
             RopeKind::Normal => (2 * i, 2 * i + 1),
             RopeKind::Neox => (i, i + self.dims / 2),
+        }
+    }
+
+    /// What positions and perhaps factors have to be; gives how many positions there are.
+    pub(super) fn of_positions(&self, op: &'static str, inputs: &[Desc], tokens: usize) -> Result<usize> {
+        let (positions, factors) = match inputs {
+            [positions] => (positions, None),
+            [positions, factors] => (positions, Some(factors)),
+            _ => {
+                let found = format!("positions and perhaps factors, found {} inputs for them", inputs.len());
+                return Err(Error::shape(op, found));
+            }
+        };
+        if !self.dims.is_multiple_of(2) {
+            return Err(Error::shape(op, format!("an even number of dims, found {}", self.dims)));
+        }
+        if positions.dtype != DType::I32 || positions.ne != [tokens, 1, 1, 1] {
+            return Err(Error::shape(op, format!("positions I32[{tokens}], found {positions}")));
+        }
+        if let Some(factors) = factors.filter(|f| f.dtype != DType::F32 || f.ne != [self.dims / 2, 1, 1, 1]) {
+            return Err(Error::shape(op, format!("factors F32[{}], found {factors}", self.dims / 2)));
+        }
+        Ok(tokens)
+    }
+
+    /// Whether angles can be made of positions and perhaps factors.
+    pub(super) fn can_turn(&self, inputs: &[Desc]) -> Result<(), String> {
+        if let Some(factors) = inputs.get(1).filter(|f| !f.has_dense_rows()) {
+            return Err(format!("dense factors, found {factors}"));
+        }
+        let (frequencies, magnitude) = self.frequencies();
+        if frequencies.iter().any(|f| !f.is_finite()) || !magnitude.is_finite() {
+            return Err(format!("a base and a scaling that give finite frequencies, found {self:?}"));
+        }
+        Ok(())
+    }
+
+    /// Sines and cosines of a position's pairs, with the magnitude in them.
+    pub(super) fn turns(
+        &self,
+        (frequencies, magnitude): (&[f64], f32),
+        position: i32,
+        factors: Option<&[f32]>,
+        (sin, cos): (&mut [f32], &mut [f32]),
+    ) {
+        let position = f64::from(position);
+        match factors {
+            None => {
+                for ((s, c), f) in sin.iter_mut().zip(cos.iter_mut()).zip(frequencies) {
+                    let turn = sin_cos(position * f);
+                    (*s, *c) = (turn.0 * magnitude, turn.1 * magnitude);
+                }
+            }
+            Some(factors) => {
+                let both = frequencies.iter().zip(factors);
+                for ((s, c), (f, factor)) in sin.iter_mut().zip(cos.iter_mut()).zip(both) {
+                    let turn = sin_cos(position * f / f64::from(*factor));
+                    (*s, *c) = (turn.0 * magnitude, turn.1 * magnitude);
+                }
+            }
         }
     }
 
@@ -157,6 +218,18 @@ impl Rope {
     }
 }
 
+/// Lets a kernel call `known_sin_cos(pair, token)`, the sine and cosine that [`RopeAngles`](super::RopeAngles) made.
+pub(crate) fn known_angles(shader: Shader, dims: usize, angles: &GpuOperand) -> Result<Shader, String> {
+    if angles.desc.dtype != DType::F32 || angles.desc.ne[0] != dims || !angles.desc.has_dense_rows() {
+        return Err(format!("angles F32[{dims}, tokens] in dense rows, found {}", angles.desc));
+    }
+    Ok(shader
+        .part(include_str!("rope_known.wgsl"))
+        .raw("angles", "read", "f32", angles)
+        .number("angles1", angles.desc.nb[1] / 4)
+        .define("ANGLE_PAIRS", dims / 2))
+}
+
 /// Sine and cosine of an angle, to about 1e-7. The angle is reduced to a quarter turn in f64 (error 1e-16 of the angle),
 /// where the Taylor series are short; without branches, so that a loop becomes vector code.
 #[inline(always)]
@@ -183,42 +256,33 @@ impl Op for Rope {
     }
 
     fn output(&self, inputs: &[Desc]) -> Result<Desc> {
-        let (x, positions, factors) = match inputs {
-            [x, positions] => (x, positions, None),
-            [x, positions, factors] => (x, positions, Some(factors)),
-            _ => {
-                let found = inputs.len();
-                return Err(Error::shape(
-                    "rope",
-                    format!("x, positions and perhaps factors, found {found} inputs"),
-                ));
-            }
+        let [x, rest @ ..] = inputs else {
+            return Err(Error::shape("rope", "x, positions and perhaps factors, found no inputs"));
         };
-        if !self.dims.is_multiple_of(2) || self.dims > x.ne[0] {
-            return Err(Error::shape(
-                "rope",
-                format!("an even number of dims within {x}, found {}", self.dims),
-            ));
+        if self.dims > x.ne[0] {
+            return Err(Error::shape("rope", format!("dims within {x}, found {}", self.dims)));
         }
-        if positions.dtype != DType::I32 || positions.ne != [x.ne[2], 1, 1, 1] {
-            return Err(Error::shape("rope", format!("positions I32[{}], found {positions}", x.ne[2])));
-        }
-        if let Some(factors) = factors.filter(|f| f.dtype != DType::F32 || f.ne != [self.dims / 2, 1, 1, 1]) {
-            return Err(Error::shape("rope", format!("factors F32[{}], found {factors}", self.dims / 2)));
+        match rest {
+            [angles] if angles.dtype == DType::F32 => {
+                if !self.dims.is_multiple_of(2) || angles.ne != [self.dims, x.ne[2], 1, 1] {
+                    let expected = format!("angles F32[{}, {}], found {angles}", self.dims, x.ne[2]);
+                    return Err(Error::shape("rope", expected));
+                }
+            }
+            _ => _ = self.of_positions("rope", rest, x.ne[2])?,
         }
         Desc::new(DType::F32, &x.ne)
     }
 
     fn supports(&self, inputs: &[Desc], output: &Desc) -> Result<(), String> {
         super::all_f32_rows(&inputs[..1], output)?;
-        if let Some(factors) = inputs.get(2).filter(|f| !f.has_dense_rows()) {
-            return Err(format!("dense factors, found {factors}"));
+        match &inputs[1..] {
+            [angles] if angles.dtype == DType::F32 => match angles.has_dense_rows() {
+                true => Ok(()),
+                false => Err(format!("angles in dense rows, found {angles}")),
+            },
+            rest => self.can_turn(rest),
         }
-        let (frequencies, magnitude) = self.frequencies();
-        if frequencies.iter().any(|f| !f.is_finite()) || !magnitude.is_finite() {
-            return Err(format!("a base and a scaling that give finite frequencies, found {self:?}"));
-        }
-        Ok(())
     }
 
     fn cost(&self, inputs: &[Desc], output: &Desc) -> Cost {
@@ -228,31 +292,26 @@ impl Op for Rope {
     }
 
     fn kernels(&self, call: &Call<'_>) -> Vec<Kernel> {
-        let (x, positions, factors) = (call.inputs[0], call.inputs[1], call.inputs.get(2).copied());
-        let (rope, out) = (*self, call.output);
-        let (frequencies, magnitude) = self.frequencies();
+        let (x, turned, factors) = (call.inputs[0], call.inputs[1], call.inputs.get(2).copied());
+        let (rope, out, pairs) = (*self, call.output, self.dims / 2);
+        let known = turned.desc.dtype == DType::F32;
+        let (frequencies, magnitude) = if known { (Vec::new(), 1.0) } else { self.frequencies() };
         let magnitude = magnitude as f32;
         let [_, heads, tokens, batches] = out.desc.ne;
         vec![Kernel::rows(tokens * batches, out.desc.nb[2] * 4, move |item, worker| {
             let (token, batch) = (item % tokens, item / tokens);
-            let position = f64::from(positions.at::<i32>([token, 0, 0, 0]));
             let isa = worker.isa;
-            let (sin, cos) = worker.floats(2 * frequencies.len()).split_at_mut(frequencies.len());
-            vectorized(isa, || match &factors {
-                None => {
-                    for ((s, c), f) in sin.iter_mut().zip(cos.iter_mut()).zip(&frequencies) {
-                        let turn = sin_cos(position * f);
-                        (*s, *c) = (turn.0 * magnitude, turn.1 * magnitude);
-                    }
-                }
-                Some(factors) => {
-                    let both = frequencies.iter().zip(factors.row::<f32>(0));
-                    for ((s, c), (f, factor)) in sin.iter_mut().zip(cos.iter_mut()).zip(both) {
-                        let turn = sin_cos(position * f / f64::from(*factor));
-                        (*s, *c) = (turn.0 * magnitude, turn.1 * magnitude);
-                    }
-                }
-            });
+            let (sin, cos) = if known {
+                turned.row::<f32>(token).split_at(pairs)
+            } else {
+                let (sin, cos) = worker.floats(2 * pairs).split_at_mut(pairs);
+                let position = turned.at::<i32>([token, 0, 0, 0]);
+                let factors = factors.as_ref().map(|f| f.row::<f32>(0));
+                vectorized(isa, || {
+                    rope.turns((&frequencies, magnitude), position, factors, (&mut *sin, &mut *cos))
+                });
+                (&*sin, &*cos)
+            };
             for head in 0..heads {
                 // SAFETY: all heads of a token belong to its item.
                 let out = unsafe { out.row_mut::<f32>(head + heads * item) };
@@ -263,7 +322,7 @@ impl Op for Rope {
     }
 
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
-        let (x, positions, y) = (&call.inputs[0], &call.inputs[1], &call.output);
+        let (x, turned, y) = (&call.inputs[0], &call.inputs[1], &call.output);
         let pairs = self.dims / 2;
         let [n, heads, tokens, _] = y.desc.ne;
         // An invocation for each pair and for each element behind them.
@@ -277,11 +336,16 @@ impl Op for Rope {
             .number("n2", tokens)
             .input("x", x)
             .strides("x", x, true)
-            .input("positions", positions)
-            .number("positions0", positions.desc.nb[0] / 4)
             .output("y", y)
             .strides("y", y, true);
-        shader = self.angles(shader, call.inputs.get(2))?;
+        shader = if turned.desc.dtype == DType::F32 {
+            let turn = "known_sin_cos(at.x, at.z)";
+            known_angles(shader, self.dims, turned)?.define("TURN", turn)
+        } else {
+            let turn = "sin_cos_of(at.x, positions[p.positions + at.z * p.positions0])";
+            let shader = shader.input("positions", turned).number("positions0", turned.desc.nb[0] / 4);
+            self.angles(shader, call.inputs.get(2))?.define("TURN", turn)
+        };
         let (first, second) = self.pair_text("at.x");
         let shader = shader.define("FIRST", first).define("SECOND", second);
         Ok(vec![shader.items(count, 64)?])
@@ -291,25 +355,30 @@ impl Op for Rope {
         let (frequencies, magnitude) = self.frequencies();
         let [_, heads, tokens, _] = output.ne;
         let mut out = inputs[0].clone();
+        let pairs = self.dims / 2;
+        let known = inputs[1].ne == [self.dims, tokens, 1, 1] && inputs[1].ne[0] != tokens.min(1);
         for r in 0..out.rows() {
-            let position = inputs[1].data[r / heads % tokens];
-            for (i, f) in frequencies.iter().enumerate() {
-                let (sin, cos) =
-                    (position * f / inputs.get(2).map_or(1.0, |factors| factors.data[i])).sin_cos();
+            let token = r / heads % tokens;
+            for i in 0..pairs {
+                let (sin, cos) = if known {
+                    (inputs[1].row(token)[i], inputs[1].row(token)[pairs + i])
+                } else {
+                    let factor = inputs.get(2).map_or(1.0, |factors| factors.data[i]);
+                    let (sin, cos) = (inputs[1].data[token] * frequencies[i] / factor).sin_cos();
+                    (sin * magnitude, cos * magnitude)
+                };
                 let (a, b) = self.pair(i);
                 let (x0, x1) = (inputs[0].row(r)[a], inputs[0].row(r)[b]);
-                out.row_mut(r)[a] = (x0 * cos - x1 * sin) * magnitude;
-                out.row_mut(r)[b] = (x0 * sin + x1 * cos) * magnitude;
+                out.row_mut(r)[a] = x0 * cos - x1 * sin;
+                out.row_mut(r)[b] = x0 * sin + x1 * cos;
             }
         }
         out
     }
 }
 
-pub(super) fn cases() -> Vec<Case> {
-    // sine and cosine are good to 1e-7, and each result is the sum of two products
-    let tolerance = Tolerance::Relative(5e-7);
-    let mut cases = Vec::new();
+/// Two changes of frequencies for the cases.
+fn yarns() -> [RopeScaling; 2] {
     let yarn = RopeScaling::Yarn {
         factor: 4.0,
         original_context: 2048,
@@ -326,6 +395,26 @@ pub(super) fn cases() -> Vec<Case> {
         ext_factor: 0.0,
         attn_factor: 0.5,
     };
+    [yarn, flat]
+}
+
+/// Rotations of all kinds.
+pub(super) fn samples() -> Vec<Rope> {
+    let [yarn, flat] = yarns();
+    let mut samples = Vec::new();
+    for scaling in [RopeScaling::None, RopeScaling::Linear(2.5), yarn, flat] {
+        for (dims, base) in [(64, 10_000.0), (256, 1_000_000.0), (20, 500_000.0), (2, 10.0)] {
+            samples.push(Rope { kind: RopeKind::Neox, dims, base, scaling });
+        }
+    }
+    samples
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    // sine and cosine are good to 1e-7, and each result is the sum of two products
+    let tolerance = Tolerance::Relative(5e-7);
+    let mut cases = Vec::new();
+    let [yarn, flat] = yarns();
     let x = |ne: &[usize]| Operand::normal(DType::F32, ne);
     let positions = |n: usize| Operand::normal(DType::I32, &[n]).fill(Fill::Ints(0, 1_000_001));
     for kind in [RopeKind::Normal, RopeKind::Neox] {
@@ -346,6 +435,15 @@ pub(super) fn cases() -> Vec<Case> {
             case(rope(64, 10_000.0), vec![x(&[64, 5, 3]).permuted([0, 2, 1, 3]), positions(5)]);
         }
         let rope = Rope { kind, dims: 64, base: 10_000.0, scaling: RopeScaling::None };
+        let angles = |ne: &[usize]| Operand::normal(DType::F32, ne).fill(Fill::Uniform(-1.0, 1.0));
+        for operands in [
+            vec![x(&[64, 9, 1]), angles(&[64, 1])],
+            vec![x(&[80, 3, 5, 2]), angles(&[64, 5])],
+            vec![x(&[64, 12, 5]).slice(1, 3, 9), angles(&[64, 9]).slice(1, 2, 5)],
+            vec![x(&[64, 9, 0]), angles(&[64, 0])],
+        ] {
+            cases.push(Case::new(rope, DType::F32, operands, tolerance));
+        }
         cases.push(Case::new(rope, DType::F32, vec![x(&[64, 9, 512]), positions(512)], tolerance));
     }
     cases

@@ -11,7 +11,7 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) l
     y[to + i] = x[start + i];
     return;
   }
-  let turn = sin_cos_of(at.x, positions[p.positions + at.z * p.positions0]);
+  let turn = $TURN;
   let a = $FIRST;
   let b = $SECOND;
   let x0 = x[start + a];

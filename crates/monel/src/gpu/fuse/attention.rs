@@ -7,7 +7,9 @@
 use super::{Member, View, same};
 use crate::gpu::{Dispatch, GpuCall, Limits, Operand, Shader};
 use crate::graph::Value;
-use crate::ops::{FlashAttention, Fresh, Masking, QuantizeRows, RmsNorm, Rope, SetRows, fused};
+use crate::ops::{
+    FlashAttention, Fresh, Masking, QuantizeRows, RmsNorm, Rope, RopeAngles, SetRows, fused, known_angles,
+};
 use crate::tensor::DType;
 
 /// The value whose memory a view shows from its first byte; `None` for other views.
@@ -68,8 +70,11 @@ fn nodes(view: &View<'_>, attention: Value) -> Option<Vec<Value>> {
     let (q, k) = (rotated(view, q)?, rotated(view, written(keys)?)?);
     written(values)?;
     let (q_inputs, k_inputs) = (&view.node(q)?.inputs, &view.node(k)?.inputs);
+    // Positions alone would cost each head's rotation its sines and cosines; graphs are lowered to angles.
+    let angles = q_inputs[1];
     let alike = view.op::<Rope>(q) == view.op::<Rope>(k)
-        && q_inputs[1] == positions
+        && view.op::<RopeAngles>(angles).is_some()
+        && view.node(angles).is_some_and(|n| n.inputs[0] == positions)
         && q_inputs[1..] == k_inputs[1..]
         && q.index() < k.index()
         && keys.index() < values.index();
@@ -143,6 +148,11 @@ impl<'a> Parts<'a> {
         })
     }
 
+    /// Where tokens stand.
+    fn positions(&self) -> &'a Operand {
+        &self.rows[0].inputs[2]
+    }
+
     /// What a norm takes, or the rotation where there is none.
     fn source(&self, i: usize) -> &'a Operand {
         match self.norms[i] {
@@ -160,14 +170,12 @@ pub(super) fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Disp
     let no = |why: &str| Err(format!("no norms, rotations and rows before attention: {why}"));
     let Some(parts) = Parts::of(members) else { return no("the ops") };
     let [(rope, q), (other, k)] = parts.ropes;
-    let positions = &q.inputs[1];
+    let positions = parts.positions();
     let fits = rope == other
-        && same(positions, &k.inputs[1])
-        && parts.rows.iter().all(|r| same(positions, &r.inputs[2]))
-        && match (q.inputs.get(2), k.inputs.get(2)) {
-            (Some(a), Some(b)) => same(a, b),
-            (a, b) => a.is_none() && b.is_none(),
-        };
+        && q.inputs.len() == 2
+        && q.inputs[1].desc.dtype == DType::F32
+        && same(&q.inputs[1], &k.inputs[1])
+        && parts.rows.iter().all(|r| same(positions, &r.inputs[2]));
     if !fits {
         return no("their operands");
     }
@@ -184,7 +192,7 @@ pub(super) fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Disp
     }
     let fresh = Fresh {
         rope,
-        factors: q.inputs.get(2),
+        angles: &q.inputs[1],
         q: parts.source(0),
         k: parts.source(1),
         v: &parts.rows[1].inputs[1],
@@ -207,7 +215,7 @@ fn rows(parts: &Parts<'_>, limits: &Limits) -> Result<Dispatch, String> {
     let y = &rotated.output;
     let (keys, values) = (&parts.rows[0].output, &parts.rows[1].output);
     let (q, k, v) = (parts.source(0), parts.source(1), &parts.rows[1].inputs[1]);
-    let positions = &rotated.inputs[1];
+    let positions = parts.positions();
     let [head, heads, tokens, batches] = y.desc.ne;
     let [_, cells, kv_heads, _] = keys.desc.ne;
     if batches != 1 || keys.desc.ne[1..] != values.desc.ne[1..] || q.desc.ne[2] != tokens || tokens == 0 {
@@ -298,7 +306,10 @@ fn rows(parts: &Parts<'_>, limits: &Limits) -> Result<Dispatch, String> {
         shader = shader.define(["NORM_Q", "NORM_K"][i], factor).define(["LOAD_Q", "LOAD_K"][i], load);
     }
     let (first, second) = rope.pair_text("pair");
-    shader = shader.define("FIRST", first).define("SECOND", second);
-    shader = rope.angles(shader, rotated.inputs.get(2))?;
-    shader.finish([(heads + 2 * kv_heads) as u32, tokens as u32, 1])
+    shader = shader.define("FIRST", first).define("SECOND", second).part(include_str!("../functions.wgsl"));
+    known_angles(shader, rope.dims, &rotated.inputs[1])?.finish([
+        (heads + 2 * kv_heads) as u32,
+        tokens as u32,
+        1,
+    ])
 }

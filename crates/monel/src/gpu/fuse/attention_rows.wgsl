@@ -14,7 +14,7 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) l
     let to = p.y + wg.x * p.y_head + token * p.y_token;
     $NORM_Q
     for (var pair = li; pair < PAIRS; pair += THREADS) {
-      let turn = sin_cos_of(pair, position);
+      let turn = known_sin_cos(pair, token);
       let a = $FIRST; let b = $SECOND;
       var i = a; let x0 = $LOAD_Q;
       i = b; let x1 = $LOAD_Q;
@@ -42,7 +42,7 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) l
     let to = p.keys + head * p.keys_head + cell * p.keys_token;
     $NORM_K
     for (var pair = li; pair < PAIRS; pair += THREADS) {
-      let turn = sin_cos_of(pair, position);
+      let turn = known_sin_cos(pair, token);
       let a = $FIRST; let b = $SECOND;
       var i = a; let x0 = $LOAD_K;
       i = b; let x1 = $LOAD_K;

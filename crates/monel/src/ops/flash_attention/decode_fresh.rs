@@ -1,21 +1,22 @@
 //! What a decode step does before its attention, done inside the attention kernel: norms and rotation of queries and the
 //! new key, and the new key and value on their way into the cache.
 //!
-//! Each workgroup makes its own queries, a subgroup a row, in registers, and leaves them in workgroup memory. The last part
-//! of the cells, the shortest, also makes the newest key and value, rounds them as the cache would, uses them from there,
-//! and the first workgroup of their KV head writes them. Nobody reads the new cell from the cache, so nobody waits.
+//! Each workgroup makes its own queries and the newest key and value, a subgroup a row, in registers, and leaves them in
+//! workgroup memory, key and value rounded as the cache would. That depends on no position, so it is asked for before the
+//! position is known. The last part of the cells uses the new cell from there, and the first workgroup of its KV head
+//! writes it. Nobody reads it from the cache, so nobody waits.
 
 use super::decode_text::Loops;
 use crate::gpu::{Operand, Shader};
-use crate::ops::{RmsNorm, Rope};
+use crate::ops::{RmsNorm, Rope, known_angles};
 use crate::tensor::DType;
 
 /// The operands of the ops before attention, of one token.
 pub(crate) struct Fresh<'a> {
     /// The rotation of queries and keys.
     pub rope: Rope,
-    /// Divides the frequencies.
-    pub factors: Option<&'a Operand>,
+    /// Its angles: F32 `[dims]`.
+    pub angles: &'a Operand,
     /// Queries as they come: F32 `[head, heads]`.
     pub q: &'a Operand,
     /// The new key: F32 `[head, kv_heads]`.
@@ -74,39 +75,45 @@ impl Fresh<'_> {
         let stride = |operand: &Operand, d: usize| operand.desc.nb[d] / 4;
         let (key4, key8, value8) = (head / 4, head / 8, value / 8);
         let (key_at, value_at) = (heads * key4, (heads + 1) * key4);
-        let text = format!(
-            "let newest = split == used - 1u;
-  for (var row = sg; row < select({heads}u, {all}u, newest); row += {subgroups}u) {{
-    if row < {heads}u {{
-      let at = p.fresh_q + (head0 + row) * {q_stride}u;
-      {q}
-    }} else if row == {heads}u {{
-      let at = p.fresh_k + kv_head * {k_stride}u;
-      {k}
-    }} else {{
-      for (var i = lane; i < {value4}u; i += {subgroup}u) {{
-        let start = p.fresh_v + kv_head * {v_stride}u + 4u * i;
+        let put_value = |i: usize| {
+            let n = subgroup * i;
+            format!(
+                "{{
+      let i = lane + {n}u;
+      if i < {}u {{
+        let at = p.fresh_v + kv_head * {}u + 4u * i;
         turned[{value_at}u + (i & 1u) * {value8}u + (i >> 1u)] =
-          vec4<f32>(as_f16(fresh_v[start]), as_f16(fresh_v[start + 1u]), as_f16(fresh_v[start + 2u]), as_f16(fresh_v[start + 3u]));
-      }}
+          vec4<f32>(as_f16(fresh_v[at]), as_f16(fresh_v[at + 1u]), as_f16(fresh_v[at + 2u]), as_f16(fresh_v[at + 3u]));
+      }} }}",
+                value / 4,
+                stride(self.v, 2)
+            )
+        };
+        let rows = format!(
+            "for (var row = sg; row < {all}u; row += {subgroups}u) {{
+    if row <= {heads}u {{
+      let is_key = row == {heads}u;
+      let at = select(p.fresh_q + (head0 + row) * {q_stride}u, p.fresh_k + kv_head * {k_stride}u, is_key);
+      {row}
+    }} else {{
+      {value_row}
     }}
-  }}
-  workgroupBarrier();
-  if newest && wg.y % {parts}u == 0u {{
+  }}",
+            all = heads + 2,
+            q_stride = stride(self.q, 1),
+            k_stride = stride(self.k, 1),
+            row = self.row(sizes)?,
+            value_row = (0..(value / 4).div_ceil(subgroup)).map(put_value).collect::<Vec<_>>().join("\n"),
+        );
+        let write = format!(
+            "if newest && wg.y % {parts}u == 0u {{
     for (var i = li; i < {key8}u; i += {threads}u) {{
       k[k_at + position * p.k1 + i] = eight_f16(turned[{key_at}u + i], turned[{key_at}u + {key8}u + i]);
     }}
     for (var i = li; i < {value8}u; i += {threads}u) {{
       v[v_at + position * p.v1 + i] = eight_f16(turned[{value_at}u + i], turned[{value_at}u + {value8}u + i]);
     }}
-  }}",
-            all = heads + 2,
-            q_stride = stride(self.q, 1),
-            k_stride = stride(self.k, 1),
-            v_stride = stride(self.v, 2),
-            q = self.row(sizes, "q", self.norms[0], false),
-            k = self.row(sizes, "k", self.norms[1], true),
-            value4 = value / 4,
+  }}"
         );
         let newest = format!("if newest && sg == {}u {{\n    {}\n  }}", subgroups - 1, loops.newest(cap));
         let shader = shader
@@ -114,23 +121,23 @@ impl Fresh<'_> {
             .define("TURNED", sizes.turned())
             .define("KEY4", key4)
             .define("KEY8", key8)
-            .define("FRESH", text)
-            .define("NEWEST", newest);
-        self.rope.angles(shader, self.factors)
+            .define("ROWS", rows)
+            .define("FRESH", "let newest = split == used - 1u;\n  workgroupBarrier();")
+            .define("NEWEST", format!("{newest}\n  {write}"));
+        known_angles(shader, self.rope.dims, self.angles)
     }
 
-    /// A subgroup's way with one row: norm, rotation, workgroup memory.
-    fn row(
-        &self,
-        sizes: &Sizes,
-        name: &str,
-        norm: Option<(RmsNorm, Option<&Operand>)>,
-        rounds: bool,
-    ) -> String {
+    /// A subgroup's way with the row of a query or the key: norm, rotation, workgroup memory. Their operands differ, what is
+    /// done is the same text: a kernel is read from memory, too.
+    fn row(&self, sizes: &Sizes) -> Result<String, String> {
         let &Sizes { head, subgroup, .. } = sizes;
+        let weights = self.norms.map(|n| n.map(|(_, weight)| weight.is_some()));
+        if weights[0] != weights[1] {
+            return Err("norms of queries and keys that are alike".into());
+        }
+        let weighted = weights[0] == Some(true);
         let pairs = self.rope.dims / 2;
         let rest = head - 2 * pairs;
-        let weight = norm.and_then(|(_, weight)| weight).map(|_| format!("weight_{name}[p.weight_{name} + "));
         let mut text = Vec::new();
         let mut add = |line: String| text.push(line);
         // Pairs j and elements behind them, those past the end looking at the last again.
@@ -139,23 +146,39 @@ impl Fresh<'_> {
             false => format!("lane + {}u < {n}u", j * subgroup),
         };
         let (ps, rs) = (0..pairs.div_ceil(subgroup), 0..rest.div_ceil(subgroup));
+        let mut loads = [Vec::new(), Vec::new()];
         for j in ps.clone() {
             let (first, second) = self.rope.pair_text(&format!("i{j}"));
             add(format!(
                 "let i{j} = min(lane + {}u, {}u); let a{j} = {first}; let b{j} = {second};
-      var x{j} = vec2<f32>(fresh_{name}[at + a{j}], fresh_{name}[at + b{j}]);",
+      let t{j} = known_sin_cos(i{j}, 0u); var x{j}: vec2<f32>;",
                 j * subgroup,
                 pairs - 1
             ));
+            for (name, loads) in ["q", "k"].iter().zip(&mut loads) {
+                loads.push(format!("x{j} = vec2<f32>(fresh_{name}[at + a{j}], fresh_{name}[at + b{j}]);"));
+            }
         }
         for j in rs.clone() {
-            add(format!(
-                "let e{j} = min(lane + {}u, {}u); var z{j} = fresh_{name}[at + e{j}];",
-                2 * pairs + j * subgroup,
-                head - 1
-            ));
+            let (from, last) = (2 * pairs + j * subgroup, head - 1);
+            add(format!("let e{j} = min(lane + {from}u, {last}u); var z{j}: f32;"));
+            for (name, loads) in ["q", "k"].iter().zip(&mut loads) {
+                loads.push(format!("z{j} = fresh_{name}[at + e{j}];"));
+            }
         }
-        if let Some((norm, _)) = norm {
+        if weighted {
+            ps.clone().for_each(|j| add(format!("var g{j}: vec2<f32>;")));
+            rs.clone().for_each(|j| add(format!("var h{j}: f32;")));
+            for (name, loads) in ["q", "k"].iter().zip(&mut loads) {
+                let w = format!("weight_{name}[p.weight_{name} + ");
+                loads.extend(ps.clone().map(|j| format!("g{j} = vec2<f32>({w}a{j}], {w}b{j}]);")));
+                loads.extend(rs.clone().map(|j| format!("h{j} = {w}e{j}];")));
+            }
+        }
+        let [q, k] = loads.map(|l| l.join(" "));
+        add(format!("if is_key {{ {k} }} else {{ {q} }}"));
+        if let [Some((of_q, _)), Some((of_k, _))] = self.norms {
+            add(format!("let eps = select({:?}, {:?}, is_key);", of_q.eps, of_k.eps));
             let squares = |unit: &str| {
                 let two = ps
                     .clone()
@@ -168,45 +191,31 @@ impl Fresh<'_> {
             // Numbers whose squares overflow are made smaller by a power of two.
             add(format!(
                 "let squares = {};
-      var f = 1.0 / sqrt(squares / {head}.0 + {eps:?});
+      var f = 1.0 / sqrt(squares / {head}.0 + eps);
       if !(squares < 3e38) {{
         let unit = 1.0842022e-19;
         let smaller = {};
-        f = unit / sqrt(smaller / {head}.0 + {eps:?} * unit * unit);
+        f = unit / sqrt(smaller / {head}.0 + eps * unit * unit);
       }}",
                 squares("1.0"),
                 squares("unit"),
-                eps = norm.eps
             ));
-            for j in ps.clone() {
-                add(match &weight {
-                    Some(w) => format!("x{j} = x{j} * f * vec2<f32>({w}a{j}], {w}b{j}]);"),
-                    None => format!("x{j} = x{j} * f;"),
-                });
-            }
-            for j in rs.clone() {
-                add(match &weight {
-                    Some(w) => format!("z{j} = z{j} * f * {w}e{j}];"),
-                    None => format!("z{j} = z{j} * f;"),
-                });
-            }
+            let times = |name: &str, j: usize| if weighted { format!(" * {name}{j}") } else { String::new() };
+            ps.clone().for_each(|j| add(format!("x{j} = x{j} * f{};", times("g", j))));
+            rs.clone().for_each(|j| add(format!("z{j} = z{j} * f{};", times("h", j))));
         }
-        let cell = |x: String| if rounds { format!("as_f16({x})") } else { x };
         for j in ps {
             add(format!(
-                "let t{j} = sin_cos_of(i{j}, bitcast<i32>(position));
-      if {} {{
-        put_turned(row, a{j}, {});
-        put_turned(row, b{j}, {});
+                "if {} {{
+        put_turned(row, a{j}, as_cell(x{j}.x * t{j}.y - x{j}.y * t{j}.x, is_key));
+        put_turned(row, b{j}, as_cell(x{j}.x * t{j}.x + x{j}.y * t{j}.y, is_key));
       }}",
                 inside(j, pairs),
-                cell(format!("x{j}.x * t{j}.y - x{j}.y * t{j}.x")),
-                cell(format!("x{j}.x * t{j}.x + x{j}.y * t{j}.y"))
             ));
         }
         for j in rs {
-            add(format!("if {} {{ put_turned(row, e{j}, {}); }}", inside(j, rest), cell(format!("z{j}"))));
+            add(format!("if {} {{ put_turned(row, e{j}, as_cell(z{j}, is_key)); }}", inside(j, rest)));
         }
-        text.join("\n      ")
+        Ok(text.join("\n      "))
     }
 }

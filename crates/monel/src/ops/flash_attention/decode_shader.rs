@@ -246,15 +246,14 @@ fn kernel(
         shader = combine(shader, division, &shape, &store);
     }
     shader = match op.masking {
-        Masking::None => shader.define("RANGE", ""),
+        Masking::None => shader.define("POSITION", "").define("RANGE", ""),
         Masking::Causal { window } => {
             let positions = &call.inputs[3];
             let step = positions.desc.nb[0] / 4;
             let window = window.unwrap_or(cells).min(cells);
             // With a fresh key the newest cell is not read from the cache.
             let range = format!(
-                "let known = u32(bound[p.bound + token * {step}u]) < p.cells;
-  let position = u32(bound[p.bound + token * {step}u]);
+                "let known = position < p.cells;
   if !known {{
     if li == 0u {{ fault(position); }}
     end = 0u;
@@ -265,7 +264,9 @@ fn kernel(
                 newest = if fresh.is_some() { "\n    end = position;" } else { "" }
             );
             let text = move |p: u32| format!("position {} of a cache of {cells} cells", p as i32);
-            shader.input("bound", positions).define("RANGE", range).can_fail(text)
+            let position = format!("let position = u32(bound[p.bound + token * {step}u]);");
+            let shader = shader.input("bound", positions).define("POSITION", position);
+            shader.define("RANGE", range).can_fail(text)
         }
         Masking::Mask => {
             let mask = &call.inputs[3];
@@ -276,13 +277,13 @@ fn kernel(
   let mask_heads = {n2}u;
   let mask_stride = {b2}u;"
             );
-            shader.input("mask", mask).define("RANGE", range)
+            shader.input("mask", mask).define("POSITION", "").define("RANGE", range)
         }
     };
     let cap = op.softcap.map(|_| "p.cap * tanh_f");
     shader = match fresh {
         Some(fresh) => fresh.define(shader.all_bindings(&call.limits), &sizes, &loops, cap)?,
-        None => shader.define("FRESH", "").define("NEWEST", ""),
+        None => shader.define("ROWS", "").define("FRESH", "").define("NEWEST", ""),
     };
     shader = loops.define(shader, query, fast_k.map(|f| f.0), fast_v.map(|f| f.0), cap);
     let shader = shader
@@ -460,17 +461,10 @@ mod tests {
                 let rope = Rope { kind, dims: head, base: 10_000.0, scaling: RopeScaling::None };
                 let rows = [heads, kv_heads, kv_heads].map(|n| operand(DType::F32, &[head, n], 6));
                 let value = operand(DType::F32, &[head, 1, kv_heads], 6);
-                let (factors, weight) =
-                    (operand(DType::F32, &[head / 2], 7), operand(DType::F32, &[head], 8));
+                let [angles, weight] = [7, 8].map(|n| operand(DType::F32, &[head], n));
                 let norm = Some((RmsNorm { eps: 1e-6 }, Some(&weight)));
-                let fresh = Fresh {
-                    rope,
-                    factors: Some(&factors),
-                    q: &rows[0],
-                    k: &rows[1],
-                    v: &value,
-                    norms: [norm, norm],
-                };
+                let fresh =
+                    Fresh { rope, angles: &angles, q: &rows[0], k: &rows[1], v: &value, norms: [norm, norm] };
                 let codes = operand(DType::Q8P, &[head * heads], 9);
                 let kernels = [
                     shader(op, &call).unwrap().unwrap(),

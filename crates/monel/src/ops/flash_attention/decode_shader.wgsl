@@ -38,6 +38,9 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(subgroup_id) sg: u32,
   let place = lane / $LANESu;
   let k_at = p.k + kv_head * p.k2 + (batch / p.share) * p.k3;
   let v_at = p.v + kv_head * p.v2 + (batch / p.share) * p.v3;
+  // Asked for first: everything but a new row depends on it.
+  $POSITION
+  $ROWS
   var first = 0u;
   var end = p.cells;
   $RANGE

@@ -90,10 +90,12 @@ impl Normed<'_> {
             .float("eps", self.eps)
             .raw("x", "read", "vec4<f32>", self.x);
         let shader = match self.weight {
-            Some(weight) => {
-                shader.raw("weight", "read", "vec4<f32>", weight).define("WEIGHT", "* weight[p.weight + q]")
-            }
-            None => shader.define("WEIGHT", ""),
+            Some(weight) => shader
+                .raw("weight", "read", "vec4<f32>", weight)
+                .define("WEIGHTS", format!("var w: array<vec4<f32>, {}>;", quads.div_ceil(threads)))
+                .define("ASK", "w[i] = weight[p.weight + q];")
+                .define("WEIGHT", "* w[i]"),
+            None => shader.define("WEIGHTS", "").define("ASK", "").define("WEIGHT", ""),
         };
         Ok(match planar {
             true => shader
