@@ -84,16 +84,17 @@ impl Product<'_> {
         let cut = cut.unwrap_or_else(|| Cut::best(limits, self));
         let cut = self.normed.map_or(cut, |n| n.cut(cut, limits));
         let (cols, groups) = (columns.max(1), k / unit(&w.desc));
-        let Cut { rows: at_once, lanes, threads, .. } = cut;
+        let Cut { rows: at_once, lanes, sets, threads, .. } = cut;
         let quantizes = y.desc.dtype == DType::Q8P;
         // Rows of a workgroup: what is quantized comes in blocks of 32.
-        let together = threads / lanes * at_once;
+        let together = threads / (lanes * sets) * at_once;
+        let alone = !quantizes && self.normed.is_none();
         let together = if quantizes { 32.max(together) } else { together };
         let rows = match &self.normed {
             Some(norm) => norm.rows(&w.desc, together, limits)?,
             None => together,
         };
-        if !cut.fits(limits) || quantizes && !together.is_multiple_of(32) {
+        if !cut.fits(limits) || quantizes && !together.is_multiple_of(32) || sets > 1 && !alone {
             return Err(format!("a cut of the work that fits the device, found {cut:?}"));
         }
         let mut shader = Shader::new("mat_vec", include_str!("mat_vec.wgsl"))
@@ -102,6 +103,7 @@ impl Product<'_> {
             .define("COLS", cols)
             .define("LANES", lanes)
             .define("AT_ONCE", at_once)
+            .define("SETS", sets)
             .define("ROWS", rows)
             .number("n", n)
             .number("groups", groups)
@@ -133,7 +135,7 @@ impl Product<'_> {
         }
         // With one round of rows the norm can be computed while their first weights are on their way. On an H200 Q8_0 gains
         // 4 us a layer (8B); Q4_K loses 9 to registers, Q4_0 and Q4_1 nothing either way.
-        let one_round = rows == threads / lanes * at_once && cut.all_begin(groups);
+        let one_round = rows == together && cut.all_begin(groups);
         let (before, early) = match self.normed {
             Some(_) if one_round && w.desc.dtype == DType::Planar(BlockType::Q8_0) => {
                 ("", Some(Normed::CALL))
@@ -141,9 +143,12 @@ impl Product<'_> {
             Some(_) => (Normed::CALL, None),
             None => ("", None),
         };
+        let (met, rounds) = cut.rounds(cols, second.is_some());
         let shader = shader
             .define("EPILOGUE", epilogue)
             .define("BEFORE", before)
+            .define("MET", met)
+            .define("ROUNDS", rounds.replace("$ROWS", &rows.to_string()))
             .define("PRODUCT", cut.product(cols, groups, second.is_some(), early))
             .define("SUM", cut.sum(cols, second.is_some()));
         let shader = if quantizes {

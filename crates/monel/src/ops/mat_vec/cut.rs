@@ -11,8 +11,10 @@ use std::fmt::Write;
 
 /// Invocations that keep a large device busy with reading: 132 multiprocessors with 32 subgroups each.
 const BUSY: usize = 132 * 32 * 32;
+/// Sets of lanes that share a row, at most.
+const MOST_SETS: usize = 4;
 
-/// Who does what. All four are powers of two, but for `steps`.
+/// Who does what. All five are powers of two, but for `steps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// Rows of the weights (of both matrices of a gated product) that a set of lanes makes together.
@@ -21,6 +23,8 @@ pub(crate) struct Cut {
     pub steps: usize,
     /// Invocations, of one subgroup, that share a row.
     pub lanes: usize,
+    /// Sets of lanes that share a row, each with turns of its own; their sums meet in the workgroup's memory.
+    pub sets: usize,
     /// Invocations of a workgroup.
     pub threads: usize,
 }
@@ -34,7 +38,7 @@ impl Cut {
         let lanes = (limits.subgroup as usize).min(groups.next_power_of_two()).max(1);
         if limits.software {
             let threads = if quantizes { lanes.max(8) } else { lanes };
-            return Cut { rows: 1, steps: 1, lanes, threads };
+            return Cut { rows: 1, steps: 1, lanes, sets: 1, threads };
         }
         let gated = product.gated.is_some();
         let matrices = if gated { 2 } else { 1 };
@@ -56,21 +60,29 @@ impl Cut {
         };
         // As many turns as with the most steps, but evenly filled.
         let steps = turns.div_ceil(turns.div_ceil(most.min(4)));
+        // Few rows leave multiprocessors half empty; then a row is the work of several sets, of two turns each at least.
+        let mut sets = 1;
+        if !gated && !quantizes && product.normed.is_none() && cols <= 2 && rows == 1 {
+            while sets < MOST_SETS && n * lanes * sets < 2 * BUSY * 3 / 4 && turns >= 4 * sets * steps {
+                sets *= 2;
+            }
+        }
         let threads = match quantizes {
             true if n <= 4096 => 1024.min(32 * lanes),
             // Sixteen subgroups: four such workgroups fill a multiprocessor with reads in flight.
             true => 512.max(lanes),
             false => 128.max(lanes),
         };
-        Cut { rows, steps, lanes, threads }
+        let threads = if sets > 1 { threads.max(lanes * sets) } else { threads };
+        Cut { rows, steps, lanes, sets, threads }
     }
 
     /// Whether it can run.
     pub fn fits(&self, limits: &Limits) -> bool {
-        [self.rows, self.lanes, self.threads].iter().all(|v| v.is_power_of_two())
+        [self.rows, self.lanes, self.sets, self.threads].iter().all(|v| v.is_power_of_two())
             && self.steps > 0
             && self.lanes <= limits.subgroup as usize
-            && (self.lanes..=1024).contains(&self.threads)
+            && (self.lanes * self.sets..=1024).contains(&self.threads)
     }
 
     /// The names of the sums: `s` of the first matrix and `t` of the second, by row and column.
@@ -85,7 +97,7 @@ impl Cut {
     /// Text that makes the sums of rows from `first` on, of which those past the end repeat the last. `early` is done while
     /// the first weights are on their way, by all invocations; only where each has a first group ([`Self::all_begin`]).
     pub fn product(&self, cols: usize, groups: usize, gated: bool, early: Option<&str>) -> String {
-        let Cut { rows, steps, lanes, .. } = *self;
+        let Cut { rows, steps, lanes, sets, .. } = *self;
         let mut text = String::new();
         let out = &mut text;
         for sum in self.sums(cols, gated) {
@@ -94,14 +106,17 @@ impl Cut {
         for r in 0..rows {
             let _ = writeln!(out, "let row{r} = min(first + {r}u, p.n - 1u) * p.row;");
         }
-        let mut begin = "inner".to_string();
+        let mut begin = match sets {
+            1 => "inner".to_string(),
+            _ => format!("inner + part * {}u", lanes * steps),
+        };
         if let Some(early) = early {
             let _ = writeln!(out, "{{ let g0 = inner;");
             self.turn(out, cols, groups, gated, early);
             out.push_str("}\n");
             begin = format!("inner + {}u", lanes * steps);
         }
-        let _ = writeln!(out, "for (var g0 = {begin}; g0 < p.groups; g0 += {}u) {{", lanes * steps);
+        let _ = writeln!(out, "for (var g0 = {begin}; g0 < p.groups; g0 += {}u) {{", lanes * steps * sets);
         self.turn(out, cols, groups, gated, "");
         out.push_str("}\n");
         let mut other = lanes / 2;
@@ -111,7 +126,37 @@ impl Cut {
             }
             other /= 2;
         }
+        if sets > 1 {
+            let sums: Vec<String> = self.sums(cols, gated).collect();
+            let at =
+                |i: usize, set: usize| format!("met[(thread / {lanes}u + {set}u) * {}u + {i}u]", sums.len());
+            out.push_str("if inner == 0u {\n");
+            for (i, sum) in sums.iter().enumerate() {
+                let _ = writeln!(out, "{} = {sum};", at(i, 0));
+            }
+            out.push_str("}\nworkgroupBarrier();\nif part == 0u {\n");
+            for (i, sum) in sums.iter().enumerate() {
+                for set in 1..sets {
+                    let _ = writeln!(out, "{sum} += {};", at(i, set));
+                }
+            }
+            out.push_str("}\n");
+        }
         text
+    }
+
+    /// The memory in which sets meet, and the loop over a workgroup's rows: one round of them where they do.
+    pub fn rounds(&self, cols: usize, gated: bool) -> (String, String) {
+        let Cut { rows, lanes, sets, threads, .. } = *self;
+        let (first, step) =
+            (format!("thread / {}u * {rows}u", lanes * sets), threads / (lanes * sets) * rows);
+        match sets {
+            1 => (String::new(), format!("for (var r = {first}; r < $ROWSu; r += {step}u) {{")),
+            _ => {
+                let words = threads / lanes * self.sums(cols, gated).count();
+                (format!("var<workgroup> met: array<f32, {words}>;"), format!("{{ let r = {first};"))
+            }
+        }
     }
 
     /// Whether every lane has a group of each row.

@@ -93,7 +93,9 @@ fn cuts(lanes: &[usize], threads: usize) -> Vec<Cut> {
     let of = |rows| move |steps| (rows, steps);
     let shapes = [1, 2, 4].into_iter().flat_map(|rows| [1, 2, 3, 4].into_iter().map(of(rows)));
     shapes
-        .flat_map(|(rows, steps)| lanes.iter().map(move |&lanes| Cut { rows, steps, lanes, threads }))
+        .flat_map(|(rows, steps)| {
+            lanes.iter().map(move |&lanes| Cut { rows, steps, lanes, sets: 1, threads })
+        })
         .collect()
 }
 
@@ -214,6 +216,14 @@ fn every_cut_is_right() {
         for (i, cut) in cuts(&[4], 16).into_iter().filter(chosen).enumerate() {
             let float = |ne: &[usize]| check::Operand::normal(x, ne).aligned();
             let weights = |ne: &[usize]| check::Operand::normal(dtype, ne).aligned();
+            for sets in [2, 4] {
+                // Rows with fewer turns than sets, as many, and more.
+                for turns in [1, 3, 13] {
+                    let inputs = vec![weights(&[unit * turns, 9]), float(&[unit * turns, 2])];
+                    let forced = Forced { cut: Some(Cut { sets, ..cut }), to: DType::F32, normed: false };
+                    cases.push(Case::new(forced, dtype, inputs, Tolerance::Nmse(1e-9)));
+                }
+            }
             let mut case = |to, inputs, limit| {
                 cases.push(Case::new(
                     Forced { cut: Some(cut), to, normed: false },
