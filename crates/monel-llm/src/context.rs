@@ -268,8 +268,14 @@ impl Context {
         Ok(floats(&self.stream.download(&self.logits)?.wait()?))
     }
 
-    /// Logits of tokens `first..first + count` of the last batch, which was evaluated with [`Tail::Hidden`].
-    pub fn logits_of(&mut self, first: usize, count: usize) -> Result<Vec<f32>> {
+    /// Logits of tokens `first..first + count` of the last batch, which was evaluated with [`Tail::Hidden`] and the same
+    /// token: after a cancel there are none.
+    pub fn logits_of(
+        &mut self,
+        first: usize,
+        count: usize,
+        cancel: Option<&CancelToken>,
+    ) -> Result<Vec<f32>> {
         let hidden = self.hidden_tensor()?;
         if !self.heads.contains_key(&count) {
             let (hyper, device) = (self.model.hyper(), self.model.device());
@@ -283,8 +289,13 @@ impl Context {
         }
         let Some(head) = self.heads.get(&count) else { return Err(Error::EmptyPrompt) };
         drop(self.stream.copy(&hidden.slice(1, first, count)?, &head.input)?);
-        drop(self.stream.submit(&head.recording)?);
-        Ok(floats(&self.stream.download(&head.output)?.wait()?))
+        drop(self.stream.submit_with(&head.recording, cancel)?);
+        let logits = floats(&self.stream.download(&head.output)?.wait()?);
+        // The batch may have stopped half-way, but then the token says so by now.
+        match cancel.is_some_and(CancelToken::is_cancelled) {
+            true => Err(monel::Error::Cancelled.into()),
+            false => Ok(logits),
+        }
     }
 
     fn hidden_tensor(&mut self) -> Result<Tensor> {

@@ -185,9 +185,38 @@ fn perplexity_is_the_same_on_any_number_of_threads() {
         let model = Arc::new(Model::load(&path, &device).expect("a model"));
         let text = "The Moon orbits the Earth, and the Earth orbits the Sun. ".repeat(12);
         let ids = model.tokenizer.encode(&text, true, false).expect("ids");
-        context(&model, 64).perplexity(&ids, 64, &mut |_, _| true).expect("perplexity")
+        context(&model, 64).perplexity(&ids, 64, &CancelToken::new(), &mut |_, _| ()).expect("perplexity")
     };
     let (one, two) = (of(1), of(2));
     assert!(one.chunks == two.chunks && one.chunks > 1);
     assert!((one.ppl - two.ppl).abs() < 1e-5 * one.ppl, "{} and {}", one.ppl, two.ppl);
+}
+
+#[test]
+fn e5_a_cancelled_perplexity_is_that_of_the_windows_before_and_leaves_a_context_that_goes_on() {
+    let Some(model) = model() else { return };
+    let text = "The Moon orbits the Earth, and the Earth orbits the Sun. ".repeat(12);
+    let ids = model.tokenizer.encode(&text, true, false).expect("ids");
+    let mut context = context(&model, 64);
+    let mut cancelled_after = |windows: usize| {
+        let cancel = CancelToken::new();
+        if windows == 0 {
+            cancel.cancel();
+        }
+        let result = context.perplexity(&ids, 64, &cancel, &mut |so_far, _| {
+            if so_far.chunks == windows {
+                cancel.cancel();
+            }
+        });
+        assert_eq!(context.evaluated().is_empty(), cancel.is_cancelled());
+        result.expect("what is known")
+    };
+    let none = cancelled_after(0);
+    assert!((none.chunks, none.tokens) == (0, 0) && none.ppl.is_nan());
+    let one = cancelled_after(1);
+    assert_eq!((one.chunks, one.tokens), (1, 31));
+    let mut fresh = self::context(&model, 64);
+    let first = fresh.perplexity(&ids[..64], 64, &CancelToken::new(), &mut |_, _| ()).expect("a window");
+    assert_eq!(one, first);
+    assert!(cancelled_after(usize::MAX).chunks > 1, "the context goes on");
 }

@@ -39,7 +39,8 @@ Measures how well a model predicts a text: the exponential of the mean negative 
 token, with its standard error. Lower is better; a change of quantization or device shows in it.
 
 The text is cut into chunks of -c tokens; in each the first half is context, the second is predicted. \
-It must have at least one chunk.";
+It must have at least one chunk. Ctrl-C stops it; what is printed then is the perplexity of the chunks \
+that were finished.";
 
 const EXAMPLES: &str = "\
 EXAMPLES:

@@ -1,0 +1,57 @@
+//! Commands that are stopped by a signal: what they print then, and with which code they end.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod common;
+
+use std::process::{Child, Command, Output, Stdio};
+
+use common::models::tiny;
+use common::{monel, stderr, stdout, until};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Starts a command and waits until it has computed for so many hundredths of a second, on all its threads.
+fn computing(command: &mut Command, ticks: u64) -> Child {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let path = format!("/proc/{}/stat", child.id());
+    until("the program to compute", || {
+        // Behind the name, which ends with the last bracket: utime and stime are the 12th and 13th field.
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it was stopped");
+        fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>() >= ticks
+    });
+    child
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Stops a command by a signal and waits for its end, a minute at the most.
+fn stop(mut child: Child, by: Signal) -> Output {
+    signal(&child, by);
+    until("the end", || child.try_wait().unwrap().is_some());
+    child.wait_with_output().unwrap()
+}
+
+const BOTH: [(Signal, i32); 2] = [(Signal::INT, 130), (Signal::TERM, 143)];
+
+/// One window of this text takes many minutes.
+#[test]
+fn e5_a_perplexity_stops_in_the_middle_of_a_window() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny(dir.path(), None);
+    let text = dir.path().join("text");
+    std::fs::write(&text, "a long text ".repeat(40_000)).unwrap();
+    let text = text.to_str().unwrap();
+    for (by, code) in BOTH {
+        let mut command = monel(dir.path());
+        command.args(["perplexity", &model, "-f", text, "-c", "400000", "--device", "cpu", "-t", "1"]);
+        let output = stop(computing(command.arg("--json"), 200), by);
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        assert!(stderr(&output).contains("[stopped after 0 of 1 windows]"), "{}", stderr(&output));
+        let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert!(json["ppl"].is_null() && json["chunks"] == 0 && json["tokens"] == 0, "{json}");
+    }
+}
