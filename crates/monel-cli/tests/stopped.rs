@@ -5,6 +5,7 @@
 mod common;
 
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use common::models::tiny;
 use common::{monel, stderr, stdout, until};
@@ -28,11 +29,21 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Stops a command by a signal and waits for its end, a minute at the most.
-fn stop(mut child: Child, by: Signal) -> Output {
+/// What a command printed, read as it comes; fails after a minute.
+fn end_of(child: Child) -> Output {
+    let pid = Pid::from_child(&child);
+    let (done, output) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(child.wait_with_output()));
+    output.recv_timeout(Duration::from_secs(60)).map(Result::unwrap).unwrap_or_else(|_| {
+        kill_process(pid, Signal::KILL).unwrap();
+        panic!("waited a minute for the end");
+    })
+}
+
+/// Stops a command by a signal and waits for its end.
+fn stop(child: Child, by: Signal) -> Output {
     signal(&child, by);
-    until("the end", || child.try_wait().unwrap().is_some());
-    child.wait_with_output().unwrap()
+    end_of(child)
 }
 
 const BOTH: [(Signal, i32); 2] = [(Signal::INT, 130), (Signal::TERM, 143)];
@@ -53,5 +64,34 @@ fn e5_a_perplexity_stops_in_the_middle_of_a_window() {
         assert!(stderr(&output).contains("[stopped after 0 of 1 windows]"), "{}", stderr(&output));
         let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
         assert!(json["ppl"].is_null() && json["chunks"] == 0 && json["tokens"] == 0, "{json}");
+    }
+}
+
+#[test]
+fn a_check_that_is_stopped_prints_the_cases_that_ran() {
+    let dir = tempfile::tempdir().unwrap();
+    for (by, code) in BOTH {
+        for json in [false, true] {
+            let mut command = monel(dir.path());
+            command.args(["check", "--device", "cpu", "-t", "1"]).args(json.then_some("--json"));
+            let output = stop(computing(&mut command, 50), by);
+            let message = stderr(&output);
+            assert_eq!(output.status.code(), Some(code), "{message}");
+            let counts = message.split_once("[stopped after ").unwrap().1.split_once(" cases]").unwrap().0;
+            let (ran, all) = counts.split_once(" of ").unwrap();
+            let (ran, all): (usize, usize) = (ran.parse().unwrap(), all.parse().unwrap());
+            assert!(0 < ran && ran < all, "{message}");
+            assert!(message.contains(" passed, 0 failed, "), "{message}");
+            if json {
+                let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+                assert_eq!(
+                    (json["results"].as_array().unwrap().len(), &json["stopped"]),
+                    (ran, &true.into())
+                );
+                assert_eq!(json["passed"].as_u64().unwrap() + json["refused"].as_u64().unwrap(), ran as u64);
+            } else {
+                assert!(stdout(&output).starts_with("op "), "{}", stdout(&output));
+            }
+        }
     }
 }

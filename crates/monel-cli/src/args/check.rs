@@ -33,7 +33,7 @@ pub struct Args {
 const LONG_ABOUT: &str = "\
 Runs every op on a device, for every type and many shapes, and compares the values with a slow \
 reference in double precision. A case is ok, failed (with its error and the tolerance) or refused \
-(with the reason): what a device accepts it must compute right. Ends with 1 when anything failed.";
+(with the reason): what a device accepts it must compute right. Ends with 1 when anything failed. Ctrl-C stops it and prints the cases so far.";
 
 const EXAMPLES: &str = "\
 EXAMPLES:
