@@ -139,3 +139,35 @@ fn a_cache_that_cannot_be_made_says_where_and_what_to_do() {
     let message = stderr(&output);
     assert!(message.contains(file.to_str().unwrap()) && message.contains("MONEL_CACHE"), "{message}");
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn texts_without_end_are_refused_before_they_fill_the_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let sparse = |name: &str, bytes: u64| {
+        let path = dir.path().join(name);
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (prompt, text) = (sparse("prompt", (64 << 20) + 1), sparse("text", (1 << 30) + 1));
+    let model = common::models::tiny(dir.path(), None);
+    for (words, limit) in [
+        (["run", "-f", "/dev/zero"], "64 MiB"),
+        (["run", "-f", &prompt], "64 MiB"),
+        (["perplexity", "-f", "/dev/zero"], "1024 MiB"),
+        (["perplexity", "-f", &text], "1024 MiB"),
+    ] {
+        let output = monel(dir.path()).args(words).args(["-m", &model]).output().unwrap();
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{words:?}: {message}");
+        assert!(message.contains(words[2]) && message.contains(limit), "{words:?}: {message}");
+        assert_eq!(message.lines().count(), 1, "{words:?}: {message}");
+    }
+    for (command, limit) in [("run", "64 MiB"), ("tokenize", "1024 MiB"), ("detokenize", "1024 MiB")] {
+        let zero = File::open("/dev/zero").unwrap();
+        let output = monel(dir.path()).args([command, &model]).stdin(zero).output().unwrap();
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{command}: {message}");
+        assert!(message.contains("standard input") && message.contains(limit), "{command}: {message}");
+    }
+}

@@ -13,7 +13,7 @@ pub struct Args {
     #[command(flatten)]
     pub model: ModelArgs,
 
-    /// The text
+    /// The text, of at most 1 GiB
     #[arg(short, long, value_name = "TEXT")]
     pub file: PathBuf,
 

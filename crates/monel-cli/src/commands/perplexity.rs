@@ -10,15 +10,15 @@ use serde_json::json;
 use crate::args::perplexity::Args;
 use crate::exit::Outcome;
 use crate::output::{Output, note};
-use crate::session;
+use crate::{input, session};
 
 /// Prints the perplexity of a file's text; after Ctrl-C that of the chunks that were finished.
 ///
 /// # Errors
-/// When the text is too short or cannot be read, whatever keeps the model from running, and stdout's errors.
+/// When the text is too short or too long or cannot be read, whatever keeps the model from running, and stdout's errors.
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
-    let text =
-        std::fs::read(&args.file).with_context(|| format!("cannot read the text {}", args.file.display()))?;
+    let text = input::file(&args.file, input::LONGEST_TEXT)
+        .with_context(|| format!("cannot read the text {}", args.file.display()))?;
     let file = ModelFile::open(session::path(args.model.spec())?)?;
     let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
     let window = args.ctx_size as usize;
