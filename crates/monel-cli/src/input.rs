@@ -1,7 +1,7 @@
-//! Texts from outside: files and standard input, each with a bound, since a device or a pipe may have no end.
+//! Texts from outside: files, standard input and its lines, each with a bound, since a device or a pipe may have no end.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 use std::path::Path;
 
 use crate::interrupt;
@@ -35,6 +35,21 @@ pub fn stdin(most: u64) -> io::Result<Vec<u8>> {
     up_to(io::stdin().lock(), most)
 }
 
+/// The next line without its end (`\n` or `\r\n`), if it has at most so many bytes; `None` where there is no more.
+///
+/// # Errors
+/// When it cannot be read or is longer.
+pub fn line(from: &mut impl BufRead, most: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    if from.take(most + 1).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    if line.pop_if(|&mut last| last == b'\n').is_some() {
+        line.pop_if(|&mut last| last == b'\r');
+    }
+    if line.len() as u64 > most { Err(too_long(most)) } else { Ok(Some(line)) }
+}
+
 fn up_to(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(most + 1).read_to_end(&mut bytes)?;
@@ -65,6 +80,14 @@ mod tests {
         assert_eq!(up_to(&b"four"[..], 4).unwrap(), b"four");
         let error = up_to(io::repeat(0), 3 << 20).unwrap_err().to_string();
         assert!(error.contains("more than 3 MiB"), "{error}");
+    }
+
+    #[test]
+    fn lines_lose_their_ends_and_keep_the_rest() {
+        let mut from = &b"a\r\n\n\r\xff\nlast\r"[..];
+        let lines: Vec<Vec<u8>> = std::iter::from_fn(|| line(&mut from, 5).unwrap()).collect();
+        assert_eq!(lines, [&b"a"[..], b"", b"\r\xff", b"last\r"]);
+        assert!(line(&mut io::BufReader::new(io::repeat(b'x')), 1 << 20).is_err());
     }
 
     #[test]
