@@ -30,6 +30,7 @@ pub fn device(spec: Option<&str>, threads: Option<u32>) -> anyhow::Result<Device
     let device = monel::device::open(spec, threads)?;
     let info = device.info();
     note(format_args!("device: {} ({}, {})", info.id, info.name, info.features.join(", ")));
+    info.warnings.iter().for_each(|warning| note(format_args!("warning: {warning}")));
     Ok(device)
 }
 

@@ -5,10 +5,9 @@
 mod common;
 
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
 use common::models::tiny;
-use common::{monel, stderr, stdout, until};
+use common::{end_of, monel, stderr, stdout, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Starts a command and waits until it has computed for so many hundredths of a second, on all its threads.
@@ -27,17 +26,6 @@ fn computing(command: &mut Command, ticks: u64) -> Child {
 
 fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
-}
-
-/// What a command printed, read as it comes; fails after a minute.
-fn end_of(child: Child) -> Output {
-    let pid = Pid::from_child(&child);
-    let (done, output) = std::sync::mpsc::channel();
-    std::thread::spawn(move || done.send(child.wait_with_output()));
-    output.recv_timeout(Duration::from_secs(60)).map(Result::unwrap).unwrap_or_else(|_| {
-        kill_process(pid, Signal::KILL).unwrap();
-        panic!("waited a minute for the end");
-    })
 }
 
 /// Stops a command by a signal and waits for its end.

@@ -34,6 +34,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
             }
         };
         let (info, memory) = (device.info(), device.memory());
+        info.warnings.iter().for_each(|warning| note(format_args!("warning: {}: {warning}", info.id)));
         let mut capabilities: Vec<String> = device.capabilities().iter().map(|c| (*c).to_string()).collect();
         capabilities.extend(info.features.iter().cloned());
         table.row([

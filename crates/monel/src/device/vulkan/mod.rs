@@ -204,6 +204,7 @@ fn make(options: &Options) -> Result<(Device, Arc<Shared>)> {
         .into_iter()
         .chain(gpu.used.names().iter().map(ToString::to_string))
         .collect(),
+        warnings: shared.pipelines.warning().map(str::to_string).into_iter().collect(),
     };
     let driver = Vulkan { info, shared: shared.clone(), thread: Mutex::new(Some(thread)) };
     Ok((Device::with_driver(Arc::new(driver), rates, options.settings.clone(), counts), shared))

@@ -1,0 +1,40 @@
+//! The program on a Vulkan device, where there is one (Mesa's llvmpipe will do), and what it says where there is none.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod common;
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use common::{end_of, monel, stderr, vulkan};
+
+/// A short check with a directory of its own for compiled kernels.
+fn check(cache: &Path) -> Output {
+    let mut command = monel(cache);
+    command.env("XDG_CACHE_HOME", cache).args(["check", "--device", "vulkan:0", "-o", "scale"]);
+    end_of(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+#[test]
+fn a_cache_of_kernels_that_is_no_file_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    if !vulkan(dir.path()) {
+        return;
+    }
+    let output = check(dir.path());
+    assert_eq!((output.status.code(), stderr(&output).contains("warning")), (Some(0), false), "{output:?}");
+    let kernels: Vec<PathBuf> =
+        std::fs::read_dir(dir.path().join("monel")).unwrap().map(|e| e.unwrap().path()).collect();
+    let [kernels] = &kernels[..] else { panic!("{kernels:?}") };
+    assert!(kernels.is_file());
+    std::fs::remove_file(kernels).unwrap();
+    assert!(Command::new("mkfifo").arg(kernels).status().unwrap().success());
+    let output = check(dir.path());
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    assert_eq!(message.matches("warning: ").count(), 1, "{message}");
+    assert!(message.contains(kernels.to_str().unwrap()) && message.contains("no regular file"), "{message}");
+    assert!(std::fs::symlink_metadata(kernels).unwrap().file_type().is_fifo());
+}
