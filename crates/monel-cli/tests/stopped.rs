@@ -83,3 +83,28 @@ fn a_check_that_is_stopped_prints_the_cases_that_ran() {
         }
     }
 }
+
+#[test]
+fn of_a_prompt_that_is_stopped_the_tokens_that_were_evaluated_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny(dir.path(), None);
+    let prompt = dir.path().join("prompt");
+    std::fs::write(&prompt, "a long text ".repeat(40_000)).unwrap();
+    let prompt = prompt.to_str().unwrap();
+    let command = || {
+        let mut command = monel(dir.path());
+        command.args(["run", &model, "--raw", "-f", prompt, "-c", "500000", "--device", "cpu", "-t", "1"]);
+        command
+    };
+    // Whole batches; far fewer than there are.
+    let some = |tokens: u64| tokens > 0 && tokens < 400_000 && tokens.is_multiple_of(512);
+    let output = stop(computing(&mut command(), 200), Signal::INT);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(130), "{message}");
+    let tokens = message.split_once("prompt ").unwrap().1.split_once(" tokens").unwrap().0;
+    assert!(some(tokens.parse().unwrap()), "{message}");
+    let output = stop(computing(command().arg("--json"), 200), Signal::INT);
+    let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(some(json["timings"]["prompt_tokens"].as_u64().unwrap()), "{}", json["timings"]);
+    assert!(json["prompt_ids"].as_array().unwrap().len() > 400_000 && json["stop"] == "cancelled");
+}

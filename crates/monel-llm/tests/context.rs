@@ -220,3 +220,42 @@ fn e5_a_cancelled_perplexity_is_that_of_the_windows_before_and_leaves_a_context_
     assert_eq!(one, first);
     assert!(cancelled_after(usize::MAX).chunks > 1, "the context goes on");
 }
+
+#[test]
+fn e5_of_a_cancelled_prompt_the_batches_that_ran_are_counted_and_kept() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let (device, script) = monel::device::scripted::create(&software::Options::default());
+    let running = script.run_in_background();
+    let model = Arc::new(Model::load(path, &device).expect("a model"));
+    let mut context = context(&model, 4096);
+    // The recordings are made before, so that all batches are submitted as they are.
+    let mut long = request(&model, "The sea", Some(1));
+    long.prompt = long.prompt.iter().copied().cycle().take(2000).collect();
+    let whole = run(&mut context, &long);
+    assert_eq!((whole.stop, whole.prompt_tokens), (Stop::Length, 2000));
+    context.truncate(0);
+    drop(running);
+    let (before, cancel) = (script.log().len(), long.cancel.clone());
+    let again = long.clone();
+    let generating = std::thread::spawn(move || {
+        let out = context.generate(&again, &mut |_| true).expect("a run");
+        (out, context)
+    });
+    // Two of the four batches run to their ends; the third is where the cancel finds it.
+    let batch = |ran: &monel::device::scripted::Ran| ran.graph == "prefill 512" && ran.chunk == 0;
+    while script.log()[before..].iter().filter(|ran| batch(ran)).count() < 3 {
+        if !script.step() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+    cancel.cancel();
+    let running = script.run_in_background();
+    let (out, mut context) = generating.join().expect("a run");
+    assert_eq!((out.stop, out.steps.len()), (Stop::Cancelled, 0));
+    assert!([1024, 1536].contains(&out.prompt_tokens), "{} tokens", out.prompt_tokens);
+    assert_eq!(context.evaluated(), &long.prompt[..out.prompt_tokens]);
+    // What is kept is right: the same token follows.
+    let rest = run(&mut context, &Request { cancel: CancelToken::new(), ..long });
+    assert_eq!((rest.prompt_tokens, ids(&rest)), (2000 - out.prompt_tokens, ids(&whole)));
+    drop(running);
+}

@@ -150,7 +150,7 @@ fn report<'a>(
         steps: steps.collect(),
         timings: Timings {
             load_ms: ms(model.load_time),
-            prompt_tokens: request.prompt.len(),
+            prompt_tokens: generated.prompt_tokens,
             prompt_ms: ms(generated.prompt_time),
             predicted_tokens: generated.steps.len(),
             predicted_ms: ms(generated.predicted_time),
