@@ -171,3 +171,30 @@ fn texts_without_end_are_refused_before_they_fill_the_memory() {
         assert!(message.contains("standard input") && message.contains(limit), "{command}: {message}");
     }
 }
+
+#[test]
+fn names_from_a_file_do_not_reach_the_terminal_as_commands() {
+    use monel_gguf::{GgmlType, GgufWriter, Value};
+    const EVIL: &str = "a\u{1b}]0;gone\u{7}\u{9b}2J\r\nerror: forged\u{202e}";
+    let dir = tempfile::tempdir().unwrap();
+    let model = common::models::tiny_named(dir.path(), None, EVIL);
+    let other = dir.path().join("other.gguf");
+    let mut gguf = GgufWriter::new();
+    gguf.set("general.architecture", Value::String(EVIL.into())).unwrap();
+    gguf.tensor(EVIL, GgmlType::F32, &[1]).unwrap();
+    let mut data = gguf.start(File::create(&other).unwrap()).unwrap();
+    data.tensor(EVIL, &[0; 4]).unwrap();
+    data.finish().unwrap();
+    let other = other.to_str().unwrap();
+    for words in [
+        &["bench", &model, "-p", "1", "-n", "1", "-r", "1", "-t", "1"][..],
+        &["inspect", &model],
+        &["inspect", other],
+        &["run", other, "hi"],
+    ] {
+        let output = monel(dir.path()).args(words).args(["--device", "cpu"]).output().unwrap();
+        let shown = stdout(&output) + &stderr(&output);
+        let obeyed = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+        assert!(shown.contains("gone") && !shown.contains(obeyed), "{words:?}: {shown:?}");
+    }
+}

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::args::bench::Args;
 use crate::exit::Outcome;
-use crate::output::{Align, Output, Table, note};
+use crate::output::{Align, Output, Table, note, plain};
 use crate::{interrupt, session};
 
 #[derive(Serialize)]
@@ -154,7 +154,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
             share,
         ]);
     }
-    out.line(name)?;
+    out.line(plain(&name))?;
     out.line(table)?;
     Ok(Outcome::Done)
 }

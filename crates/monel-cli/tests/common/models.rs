@@ -38,6 +38,11 @@ const CONTEXT: u32 = 1 << 20;
 /// end by itself: the row of its end token in the output head is zero, which is never the largest logit. Its context
 /// is a million tokens, so that an answer takes as long as a test wants.
 pub fn tiny(directory: &Path, template: Option<&str>) -> String {
+    tiny_named(directory, template, "tiny")
+}
+
+/// The same under another name.
+pub fn tiny_named(directory: &Path, template: Option<&str>, name: &str) -> String {
     let mut tokens: Vec<Vec<u8>> = [&b"<unk>"[..], b"<s>", b"</s>", b"<0x0A>"].map(<[u8]>::to_vec).into();
     let mut types = vec![2, 3, 3, 6];
     tokens.push("\u{2581}".into());
@@ -50,7 +55,7 @@ pub fn tiny(directory: &Path, template: Option<&str>) -> String {
         gguf.set(key, value).unwrap();
     };
     set("general.architecture", Value::String(b"llama".to_vec()));
-    set("general.name", Value::String(b"tiny".to_vec()));
+    set("general.name", Value::String(name.as_bytes().to_vec()));
     for (key, number) in [
         ("context_length", CONTEXT),
         ("embedding_length", WIDTH as u32),
