@@ -38,3 +38,18 @@ fn a_cache_of_kernels_that_is_no_file_is_left_alone() {
     assert!(message.contains(kernels.to_str().unwrap()) && message.contains("no regular file"), "{message}");
     assert!(std::fs::symlink_metadata(kernels).unwrap().file_type().is_fifo());
 }
+
+#[test]
+fn what_keeps_devices_from_being_there_is_not_listed_among_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = monel(dir.path());
+    // Where the loader looks for drivers, under its new and its old name.
+    command.env("VK_DRIVER_FILES", "/nowhere").env("VK_ICD_FILENAMES", "/nowhere");
+    let output = command.args(["check", "--device", "vulkan", "-o", "scale"]).output().unwrap();
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    let (there, missing) = message.split_once("; others may be missing: ").unwrap();
+    let there = there.split_once("error: no device 'vulkan'; this machine has cpu (").unwrap().1;
+    assert!(there.ends_with(')') && !there.to_lowercase().contains("vulkan"), "{message}");
+    assert!(missing.contains("Vulkan"), "{message}");
+}

@@ -58,11 +58,9 @@ pub fn open(spec: Option<&str>, threads: usize) -> Result<Device> {
             super::vulkan::open(&super::vulkan::Options { index, ..Default::default() })
         }
         _ => {
-            let mut known: Vec<String> = devices.iter().map(|d| format!("{} ({})", d.id, d.name)).collect();
-            if devices.len() == 1 {
-                known.extend(problems());
-            }
-            Err(Error::NoDevice { wanted: spec.unwrap_or_default().to_lowercase(), known: known.join(", ") })
+            let known: Vec<String> = devices.iter().map(|d| format!("{} ({})", d.id, d.name)).collect();
+            let (wanted, problems) = (spec.unwrap_or_default().to_lowercase(), problems());
+            Err(Error::NoDevice { wanted, known: known.join(", "), problems })
         }
     }
 }

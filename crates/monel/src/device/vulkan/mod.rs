@@ -163,7 +163,8 @@ fn make(options: &Options) -> Result<(Device, Arc<Shared>)> {
     let known: Vec<String> = adapters.iter().map(|a| format!("vulkan:{} ({})", a.index, a.name)).collect();
     let adapter = adapters.into_iter().find(|a| a.index == options.index).ok_or_else(|| Error::NoDevice {
         wanted: format!("vulkan:{}", options.index),
-        known: known.join(", "),
+        known: if known.is_empty() { "none of Vulkan".into() } else { known.join(", ") },
+        problems: Vec::new(),
     })?;
     let rates = rates(&adapter);
     let counts = Arc::new(Counts::default());
