@@ -1,5 +1,5 @@
 //! The program on a Vulkan device, where there is one (Mesa's llvmpipe will do), and what it says where there is none.
-#![cfg(target_os = "linux")]
+#![cfg(all(target_os = "linux", feature = "vulkan"))]
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -52,4 +52,37 @@ fn what_keeps_devices_from_being_there_is_not_listed_among_them() {
     let there = there.split_once("error: no device 'vulkan'; this machine has cpu (").unwrap().1;
     assert!(there.ends_with(')') && !there.to_lowercase().contains("vulkan"), "{message}");
     assert!(missing.contains("Vulkan"), "{message}");
+}
+
+#[test]
+fn variables_with_values_they_cannot_have_are_one_clear_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |name: &str, value: &str, words: &[&str]| {
+        monel(dir.path()).env(name, value).args(words).output().unwrap()
+    };
+    for (name, value) in [
+        ("MONEL_VULKAN_MAX_RANGE", "nonsense"),
+        ("MONEL_VULKAN_MAX_RANGE", "65535"),
+        ("MONEL_VULKAN_MAX_RANGE", "-1"),
+        ("MONEL_VULKAN_MAX_RANGE", "4294967296"),
+        ("MONEL_VULKAN_WITHOUT", "f61"),
+        ("MONEL_VULKAN_VALIDATION", "yes"),
+    ] {
+        for words in
+            [&["devices"][..], &["check", "-o", "scale"], &["check", "--device", "vulkan", "-o", "scale"]]
+        {
+            let output = run(name, value, words);
+            let message = stderr(&output);
+            assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{words:?}: {message}");
+            let start = format!("error: {name} is '{value}', expected ");
+            assert!(message.starts_with(&start) && message.lines().count() == 1, "{words:?}: {message}");
+        }
+        let output = run(name, value, &["check", "--device", "cpu", "-o", "scale"]);
+        assert_eq!(output.status.code(), Some(0), "the CPU does not look at it: {}", stderr(&output));
+    }
+    for (name, value) in
+        [("MONEL_VULKAN_MAX_RANGE", "65536"), ("MONEL_VULKAN_MAX_RANGE", ""), ("MONEL_VULKAN_WITHOUT", "f16")]
+    {
+        assert_eq!(run(name, value, &["devices"]).status.code(), Some(0), "{name}={value}");
+    }
 }

@@ -145,6 +145,16 @@ pub enum Error {
     /// The instruction set that the environment asks for.
     #[error(transparent)]
     Features(crate::device::software::simd::IsaError),
+    /// An environment variable of ours with a value that it cannot have.
+    #[error("{name} is '{found}', expected {expected}: set it so, or unset it")]
+    Environment {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        found: String,
+        /// What it can be.
+        expected: String,
+    },
     /// A system call failed.
     #[error("{what}: {reason}")]
     System {

@@ -101,6 +101,12 @@ struct Vulkan {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
+/// Checks the environment variables that change how devices are opened.
+pub fn environment() -> Result<()> {
+    Forced::default().check()?;
+    validation::wanted().map(|_| ())
+}
+
 /// The adapters that can run our kernels; empty where there is no Vulkan, or none that works.
 pub fn list() -> Vec<Listing> {
     let adapters = instance::get().and_then(|i| i.adapters(&Forced::default())).unwrap_or_default();
