@@ -95,20 +95,32 @@ pub fn finite(text: &str) -> Result<f32, String> {
 }
 
 /// A list of token ids as people and programs write them: separated by commas, blanks or both, with or
-/// without brackets around.
+/// without brackets around. One comma may follow the last.
 ///
 /// # Errors
-/// Names the first part that is no id.
+/// Names the first part that is no id, and says where one is missing.
 pub fn ids(text: &str) -> Result<Vec<u32>, String> {
     let inner = text.trim();
-    let inner = inner.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(inner);
-    inner
-        .split(|c: char| c == ',' || c.is_whitespace())
-        .filter(|part| !part.is_empty())
-        .map(|part| {
-            part.parse().map_err(|e| format!("expected token ids such as 1,2,3, found '{part}' ({e})"))
-        })
-        .collect()
+    let inner = inner.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(inner).trim();
+    if inner.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut ids = Vec::new();
+    for part in inner.strip_suffix(',').unwrap_or(inner).split(',') {
+        let before = ids.len();
+        for word in part.split_whitespace() {
+            let wrong = |e| format!("expected token ids such as 1,2,3, found '{word}' ({e})");
+            ids.push(word.parse().map_err(wrong)?);
+        }
+        if ids.len() == before {
+            let place = match ids.last() {
+                Some(last) => format!("after {last}"),
+                None => "at the start".to_string(),
+            };
+            return Err(format!("expected token ids such as 1,2,3, found a comma without an id {place}"));
+        }
+    }
+    Ok(ids)
 }
 
 #[cfg(test)]
@@ -149,6 +161,13 @@ mod tests {
         assert_eq!(ids(" \n"), Ok(vec![]));
         assert!(ids("1,x,3").is_err_and(|e| e.contains("'x'")));
         assert!(ids("1,-2").is_err());
+        for (text, place) in
+            [("1,,2", "after 1"), ("1, ,2", "after 1"), (",1", "at the start"), ("7,,", "after 7")]
+        {
+            assert!(ids(text).is_err_and(|e| e.ends_with(place)), "{text}");
+        }
+        assert!(ids(",").is_err());
+        assert_eq!(ids("[]"), Ok(vec![]));
         assert!(ids("4294967296").is_err());
     }
 }

@@ -182,6 +182,9 @@ mod tests {
         assert!(input(&["-m", "m", "--ids", "1", "text"]).is_err());
         assert!(input(&["m", "--ids", "1,x"]).unwrap_err().to_string().contains("'x'"));
         assert!(input(&["m", "--ids", ""]).is_err());
+        assert!(
+            input(&["m", "--ids", "1,,2"]).is_err_and(|e| e.to_string().contains("without an id after 1"))
+        );
         assert!(parse::<Args>(&["m", "--ids", "1", "text"]).is_err());
         assert!(parse::<Args>(&["m", "--ids", "1", "-p", "text"]).is_err());
     }
