@@ -1,6 +1,7 @@
 //! `monel check`: whether a device computes right.
 
 use super::common::{DeviceArgs, ThreadArgs};
+use super::parse;
 
 /// What `check` is told.
 #[allow(missing_docs)]
@@ -17,7 +18,7 @@ pub struct Args {
     pub dtype: Option<String>,
 
     /// Only cases whose inputs have at most N values in all: a quick look, or a slow device
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse::count, allow_negative_numbers = true)]
     pub max_values: Option<usize>,
 
     /// Print one JSON object with every case

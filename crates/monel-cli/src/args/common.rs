@@ -157,7 +157,7 @@ pub struct CacheArgs {
 #[derive(Debug, Clone, clap::Args)]
 pub struct ThreadArgs {
     /// Threads that compute on the CPU [default: the number of physical cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true,
           help_heading = "Device and memory")]
     pub threads: Option<u32>,
 }
@@ -168,23 +168,27 @@ pub struct ThreadArgs {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// The temperature; 0 always takes the likeliest token
-    #[arg(long, alias = "temperature", value_name = "T", default_value = "0.8", value_parser = parse::from_zero)]
+    #[arg(long, alias = "temperature", value_name = "T", default_value = "0.8", value_parser = parse::from_zero,
+          allow_negative_numbers = true)]
     pub temp: f32,
 
     /// Choose among the K likeliest tokens; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 40)]
+    #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
     pub top_k: u32,
 
     /// Choose among the likeliest tokens that together reach this probability; 1 for all
-    #[arg(long, value_name = "P", default_value = "0.95", value_parser = parse::probability)]
+    #[arg(long, value_name = "P", default_value = "0.95", value_parser = parse::probability,
+          allow_negative_numbers = true)]
     pub top_p: f32,
 
     /// Leave out tokens less likely than this share of the likeliest one; 0 for none
-    #[arg(long, value_name = "P", default_value = "0.05", value_parser = parse::probability)]
+    #[arg(long, value_name = "P", default_value = "0.05", value_parser = parse::probability,
+          allow_negative_numbers = true)]
     pub min_p: f32,
 
     /// Divide the logits of recent tokens by this; 1 for no penalty
-    #[arg(long, value_name = "X", default_value = "1", value_parser = parse::over_zero)]
+    #[arg(long, value_name = "X", default_value = "1", value_parser = parse::over_zero,
+          allow_negative_numbers = true)]
     pub repeat_penalty: f32,
 
     /// Take this from the logits of recent tokens; 0 for no penalty

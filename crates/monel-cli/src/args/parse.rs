@@ -67,6 +67,11 @@ fn number(text: &str, what: &str, holds: impl Fn(f32) -> bool) -> Result<f32, St
     }
 }
 
+/// A number of things.
+pub fn count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|e| format!("expected a whole number, 0 or more: {e}"))
+}
+
 /// A number from 0, such as a temperature.
 pub fn from_zero(text: &str) -> Result<f32, String> {
     number(text, "a number, 0 or more", |v| v >= 0.0)

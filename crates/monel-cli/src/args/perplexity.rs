@@ -19,7 +19,7 @@ pub struct Args {
 
     /// The length of a chunk in tokens; its second half is predicted
     #[arg(short, long, value_name = "N", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(4..))]
+          value_parser = clap::value_parser!(u32).range(4..), allow_negative_numbers = true)]
     pub ctx_size: u32,
 
     /// Print one JSON object: ppl, stderr, chunks, tokens

@@ -26,7 +26,7 @@ pub struct Args {
     pub n_predict: Limit,
 
     /// The context's length in tokens; 0 for the model's own [default: the model's own, at most 4096]
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
     pub ctx_size: Option<u32>,
 
     /// No chat template: the prompt is continued as it is; special tokens in it are recognised
@@ -38,7 +38,7 @@ pub struct Args {
     pub ids: Option<String>,
 
     /// With --json: the N likeliest tokens of each step, with their log-probabilities
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub logprobs: Option<u32>,
 
     /// Write a timeline of the run to FILE: Chrome trace JSON, which Perfetto opens
