@@ -198,3 +198,29 @@ fn names_from_a_file_do_not_reach_the_terminal_as_commands() {
         assert!(shown.contains("gone") && !shown.contains(obeyed), "{words:?}: {shown:?}");
     }
 }
+
+#[test]
+fn weights_that_are_no_numbers_are_an_error_of_the_perplexity() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("text");
+    std::fs::write(&text, "a long text ".repeat(40)).unwrap();
+    // A norm, from where it spreads; one row of the output, so that one logit of all is wrong; in the middle of a layer.
+    for (tensor, value) in [
+        ("output_norm", f32::NAN),
+        ("output", f32::NAN),
+        ("output", f32::INFINITY),
+        ("blk.0.ffn_down", f32::NAN),
+    ] {
+        let model = common::models::tiny_changed(dir.path(), None, "broken", |name, values| {
+            if name == tensor {
+                values[7] = value;
+            }
+        });
+        let mut command = monel(dir.path());
+        command.args(["perplexity", &model, "-c", "64", "--device", "cpu", "--json", "-f"]).arg(&text);
+        let output = command.output().unwrap();
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{tensor}: {message}");
+        assert!(message.contains("of window 1 are not finite: the model's weights"), "{tensor}: {message}");
+    }
+}

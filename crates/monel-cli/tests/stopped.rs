@@ -5,9 +5,10 @@
 mod common;
 
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use common::models::tiny;
-use common::{end_of, monel, stderr, stdout, until};
+use common::{end_of, monel, stderr, stdout, until, vulkan};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Starts a command and waits until it has computed for so many hundredths of a second, on all its threads.
@@ -107,4 +108,45 @@ fn of_a_prompt_that_is_stopped_the_tokens_that_were_evaluated_are_counted() {
     let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert!(some(json["timings"]["prompt_tokens"].as_u64().unwrap()), "{}", json["timings"]);
     assert!(json["prompt_ids"].as_array().unwrap().len() > 400_000 && json["stop"] == "cancelled");
+}
+
+/// A job that the shell stops and continues (Ctrl-Z, `fg`), or a laptop that sleeps: seconds pass for the clock and not
+/// for the program, which no deadline may take for a device that hangs.
+fn goes_on_after_a_pause(device: &str, tokens: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny(dir.path(), None);
+    let run = |pauses: usize| {
+        let mut command = monel(dir.path());
+        command.env("XDG_CACHE_HOME", dir.path()).args(["run", &model, "--raw", "talk", "--temp", "0"]);
+        command.args(["-n", &tokens.to_string(), "-c", "16384", "-t", "2", "--json", "--device", device]);
+        let mut child = computing(&mut command, 30);
+        for _ in 0..pauses {
+            assert!(child.try_wait().unwrap().is_none(), "it ended before it was stopped");
+            signal(&child, Signal::STOP);
+            std::thread::sleep(Duration::from_secs(3));
+            signal(&child, Signal::CONT);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let output = end_of(child);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(json["stop"], "length");
+        json["ids"].as_array().unwrap().clone()
+    };
+    let ids = run(2);
+    assert_eq!(ids.len(), tokens);
+    assert!(ids == run(0), "the same as without a pause");
+}
+
+#[test]
+fn a_run_on_the_cpu_goes_on_after_a_pause() {
+    goes_on_after_a_pause("cpu", 10_000);
+}
+
+#[test]
+fn a_run_on_vulkan_goes_on_after_a_pause() {
+    let dir = tempfile::tempdir().unwrap();
+    if vulkan(dir.path()) {
+        goes_on_after_a_pause("vulkan:0", 1500);
+    }
 }

@@ -43,6 +43,16 @@ pub fn tiny(directory: &Path, template: Option<&str>) -> String {
 
 /// The same under another name.
 pub fn tiny_named(directory: &Path, template: Option<&str>, name: &str) -> String {
+    tiny_changed(directory, template, name, |_, _| ())
+}
+
+/// The same with other weights: `change` sees the name and the values of each.
+pub fn tiny_changed(
+    directory: &Path,
+    template: Option<&str>,
+    name: &str,
+    change: impl Fn(&str, &mut [f32]),
+) -> String {
     let mut tokens: Vec<Vec<u8>> = [&b"<unk>"[..], b"<s>", b"</s>", b"<0x0A>"].map(<[u8]>::to_vec).into();
     let mut types = vec![2, 3, 3, 6];
     tokens.push("\u{2581}".into());
@@ -110,6 +120,7 @@ pub fn tiny_named(directory: &Path, template: Option<&str>, name: &str) -> Strin
             _ if shape.len() == 1 => values.fill(1.0),
             _ => values.iter_mut().for_each(|v| *v *= 0.3),
         }
+        change(name, &mut values);
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         data.tensor(&format!("{name}.weight"), &bytes).unwrap();
     }
