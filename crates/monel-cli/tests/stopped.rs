@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::fs::File;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -81,6 +82,29 @@ fn a_check_that_is_stopped_prints_the_cases_that_ran() {
             } else {
                 assert!(stdout(&output).starts_with("op "), "{}", stdout(&output));
             }
+        }
+    }
+}
+
+/// The second of two tests takes many minutes.
+#[test]
+fn e5_a_bench_that_is_stopped_prints_the_tests_that_were_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny(dir.path(), None);
+    for (by, code) in BOTH {
+        for long in [["-p", "1,400000", "-n", "0"], ["-p", "1", "-n", "400000"]] {
+            let mut command = monel(dir.path());
+            command.args(["bench", &model, "-r", "1", "-t", "1", "--device", "cpu", "--json"]).args(long);
+            let log = dir.path().join("log");
+            let said = || std::fs::read_to_string(&log).unwrap();
+            let child = command.stdout(Stdio::piped()).stderr(File::create(&log).unwrap()).spawn().unwrap();
+            until("the first test to end", || said().contains("pp1: "));
+            let output = stop(child, by);
+            assert_eq!(output.status.code(), Some(code), "{}", said());
+            assert!(said().contains("[stopped after 1 of 2 tests]"), "{}", said());
+            let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+            let results = json["results"].as_array().unwrap();
+            assert!(results.len() == 1 && results[0]["test"] == "pp1", "{json}");
         }
     }
 }

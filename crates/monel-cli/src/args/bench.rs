@@ -73,7 +73,8 @@ Measures tokens per second, and the share of what the machine allows.
 ppN processes a prompt of N random tokens and reads the logits of the last one. tgN generates N tokens \
 one by one, the likeliest each time, as `monel run` does; `@ dN` starts with N tokens in the context. \
 On the CPU the ceiling is measured just before each test: the rate of integer products for prompts, \
-reading weights and cached keys and values for generation. Flags that take several values by commas measure every combination.";
+reading weights and cached keys and values for generation. Flags that take several values by commas measure every combination. Ctrl-C stops; the tests that were \
+finished are printed.";
 
 const EXAMPLES: &str = "\
 EXAMPLES:
