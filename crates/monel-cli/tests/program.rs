@@ -21,6 +21,21 @@ fn wrong_usage_ends_with_2_and_leaves_stdout_alone() {
 }
 
 #[test]
+fn what_cannot_be_done_is_said_before_a_model_is_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, says) in [
+        (&["bench", "none.gguf", "-p", "0", "-n", "0"][..], "nothing to measure"),
+        (&["perplexity", "none.gguf", "-f", "none", "-c", "5"], "an even number, 4 or more"),
+        (&["perplexity", "none.gguf", "-f", "none", "-c", "2"], "an even number, 4 or more"),
+    ] {
+        let output = monel(dir.path()).args(words).output().unwrap();
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""), "{words:?}: {message}");
+        assert!(message.contains(says), "{words:?}: {message}");
+    }
+}
+
+#[test]
 fn help_is_a_result_and_teaches() {
     let dir = tempfile::tempdir().unwrap();
     let listed = monel(dir.path()).arg("--help").output().unwrap();

@@ -72,6 +72,12 @@ pub fn count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|e| format!("expected a whole number, 0 or more: {e}"))
 }
 
+/// The tokens of a window of which the second half is predicted.
+pub fn window(text: &str) -> Result<u32, String> {
+    let fits = |n: &u32| *n >= 4 && n.is_multiple_of(2);
+    text.parse().ok().filter(fits).ok_or_else(|| "expected an even number, 4 or more".to_string())
+}
+
 /// A number from 0, such as a temperature.
 pub fn from_zero(text: &str) -> Result<f32, String> {
     number(text, "a number, 0 or more", |v| v >= 0.0)
@@ -155,6 +161,14 @@ mod tests {
             for parse in [from_zero, over_zero, probability, finite] {
                 assert!(parse(text).is_err(), "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn windows_have_two_halves() {
+        assert_eq!((window("4"), window("512")), (Ok(4), Ok(512)));
+        for text in ["2", "5", "-4", "x", "4294967296"] {
+            assert!(window(text).is_err(), "{text}");
         }
     }
 

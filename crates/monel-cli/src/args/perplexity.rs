@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::common::{CacheArgs, DeviceArgs, ModelArgs, ThreadArgs};
+use super::parse;
 
 /// What `perplexity` is told.
 #[allow(missing_docs)]
@@ -17,9 +18,9 @@ pub struct Args {
     #[arg(short, long, value_name = "TEXT")]
     pub file: PathBuf,
 
-    /// The length of a chunk in tokens; its second half is predicted
+    /// The length of a chunk in tokens, an even number; its second half is predicted
     #[arg(short, long, value_name = "N", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(4..), allow_negative_numbers = true)]
+          value_parser = parse::window, allow_negative_numbers = true)]
     pub ctx_size: u32,
 
     /// Print one JSON object: ppl, stderr, chunks, tokens
