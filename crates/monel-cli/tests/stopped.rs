@@ -174,3 +174,24 @@ fn a_run_on_vulkan_goes_on_after_a_pause() {
         goes_on_after_a_pause("vulkan:0", 1500);
     }
 }
+
+/// A text of 200 MiB takes many seconds to be taken apart, before there is anything to print.
+#[test]
+fn a_text_that_is_taken_apart_is_given_up_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny(dir.path(), None);
+    let text = dir.path().join("text");
+    std::fs::write(&text, "a long text ".repeat((200 << 20) / 12)).unwrap();
+    for (by, code) in BOTH {
+        let mut perplexity = monel(dir.path());
+        perplexity.args(["perplexity", &model, "--device", "cpu", "-t", "1", "-f"]).arg(&text);
+        let mut tokenize = monel(dir.path());
+        tokenize.args(["tokenize", &model]).stdin(File::open(&text).unwrap());
+        for command in [&mut perplexity, &mut tokenize] {
+            let output = stop(computing(command, 100), by);
+            let message = stderr(&output);
+            assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(code), ""), "{message}");
+            assert!(!message.contains("[stopped"), "it went on to what comes next: {message}");
+        }
+    }
+}

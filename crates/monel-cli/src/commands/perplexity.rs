@@ -27,7 +27,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     let mut needs = file.needs(&device, &options)?;
     perplexity::add_needs(&file, window, &mut needs)?;
     let model = session::load_planned(file, &device, &needs)?;
-    let ids = model.tokenizer.encode(&text, true, false)?;
+    let ids = session::encode(&model, &text, true, false)?;
     let mut context = session::context(&model, &options)?;
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
     if std::io::stderr().is_terminal() {

@@ -9,9 +9,9 @@ use serde_json::json;
 
 use crate::args::tokenize::Args;
 use crate::exit::Outcome;
-use crate::input;
 use crate::output::Output;
 use crate::session;
+use crate::{input, interrupt};
 
 /// Prints the ids of every byte of stdin.
 ///
@@ -20,7 +20,9 @@ use crate::session;
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
     let tokenizer = tokenizer(args.model.spec())?;
     let text = input::stdin(input::LONGEST_TEXT).context("cannot read the text from standard input")?;
+    let encoding = interrupt::ends_here();
     let ids = tokenizer.encode(&text, !args.no_special, !args.no_special)?;
+    drop(encoding);
     if args.json {
         out.json(&json!({ "ids": ids }))?;
     } else {
