@@ -86,3 +86,25 @@ fn variables_with_values_they_cannot_have_are_one_clear_error() {
         assert_eq!(run(name, value, &["devices"]).status.code(), Some(0), "{name}={value}");
     }
 }
+
+/// A number that is none is not lost where activations are rounded to eight bits: the sampler hears of it.
+#[test]
+fn weights_that_are_no_numbers_are_an_error_of_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    if !vulkan(dir.path()) {
+        return;
+    }
+    let model = common::models::tiny_q8(dir.path(), |name, values| {
+        if name == "output_norm" {
+            values[7] = f32::NAN;
+        }
+    });
+    for device in ["cpu", "vulkan:0"] {
+        let mut command = monel(dir.path());
+        command.env("XDG_CACHE_HOME", dir.path()).args(["run", &model, "--raw", "talk", "-n", "4"]);
+        let output = command.args(["--device", device]).output().unwrap();
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{device}: {message}");
+        assert!(message.contains("are NaN"), "{device}: {message}");
+    }
+}
