@@ -6,8 +6,12 @@
 //! Nothing is lost at the end either: stdout's own buffer would drop an error when the process ends, so
 //! `main` calls [`Output::finish`].
 //!
+//! What people read may hold names from a file, a driver or a server, and a terminal obeys control characters: tables,
+//! lines and messages show them escaped ([`plain`]). Results that are bytes (a model's text, JSON) pass as they are.
+//!
 //! stderr is best effort ([`note`]): a message that cannot be delivered must not end a run.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -66,9 +70,9 @@ impl<W: Write> Output<W> {
         Ok(self.inner.write_all(bytes)?)
     }
 
-    /// One line.
+    /// A line, or several, for people: control characters are escaped.
     pub fn line(&mut self, line: impl fmt::Display) -> Result<(), OutputError> {
-        Ok(writeln!(self.inner, "{line}")?)
+        Ok(writeln!(self.inner, "{}", escaped(&line.to_string(), "\n\t"))?)
     }
 
     /// One JSON object and a newline: all that a command with `--json` prints.
@@ -85,9 +89,32 @@ impl<W: Write> Output<W> {
     }
 }
 
-/// A message on stderr; never fails, because a lost message is no reason to stop.
+/// A message on stderr, of one line or several; control characters are escaped. It never fails, because a lost message is
+/// no reason to stop.
 pub fn note(message: impl fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "{message}");
+    let _ = writeln!(io::stderr().lock(), "{}", escaped(&message.to_string(), "\n\t"));
+}
+
+/// A name on one line: no control character, no end of a line, and nothing that turns the direction of writing, reaches
+/// the terminal as itself.
+pub fn plain(name: &str) -> Cow<'_, str> {
+    escaped(name, "")
+}
+
+fn escaped<'a>(text: &'a str, but: &str) -> Cow<'a, str> {
+    let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let obeyed = |c: char| (c.is_control() || turns(c)) && !but.contains(c);
+    if !text.contains(obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match obeyed(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
 }
 
 /// How a column of a [`Table`] is lined up.
@@ -113,9 +140,9 @@ impl Table {
         Self { align, rows: vec![head] }
     }
 
-    /// Adds a row; missing cells stay empty, surplus ones are left out.
+    /// Adds a row, with control characters escaped; missing cells stay empty, surplus ones are left out.
     pub fn row<C: fmt::Display>(&mut self, cells: impl IntoIterator<Item = C>) {
-        let mut row: Vec<String> = cells.into_iter().map(|c| c.to_string()).collect();
+        let mut row: Vec<String> = cells.into_iter().map(|c| plain(&c.to_string()).into_owned()).collect();
         row.resize(self.align.len(), String::new());
         self.rows.push(row);
     }
@@ -199,6 +226,19 @@ mod tests {
         let mut text = Vec::new();
         Output::to(&mut text).json(&serde_json::json!({"path": "a\nb"})).unwrap();
         assert_eq!(String::from_utf8(text).unwrap(), "{\"path\":\"a\\nb\"}\n");
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        let evil = "a\u{1b}[31m\u{7}\r\nb\u{9b}2J\u{202e}größe";
+        assert_eq!(plain(evil), "a\\u{1b}[31m\\u{7}\\r\\nb\\u{9b}2J\\u{202e}größe");
+        assert!(matches!(plain("größe 大"), Cow::Borrowed(_)));
+        let mut text = Vec::new();
+        Output::to(&mut text).line("two\n\tlines\u{1b}").unwrap();
+        assert_eq!(String::from_utf8(text).unwrap(), "two\n\tlines\\u{1b}\n");
+        let mut table = Table::new([("name", Align::Left), ("n", Align::Right)]);
+        table.row(["x\n\u{1b}", "1"]);
+        assert_eq!(table.to_string(), "name       n\nx\\n\\u{1b}  1");
     }
 
     #[test]

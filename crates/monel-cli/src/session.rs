@@ -30,6 +30,7 @@ pub fn device(spec: Option<&str>, threads: Option<u32>) -> anyhow::Result<Device
     let device = monel::device::open(spec, threads)?;
     let info = device.info();
     note(format_args!("device: {} ({}, {})", info.id, info.name, info.features.join(", ")));
+    info.warnings.iter().for_each(|warning| note(format_args!("warning: {warning}")));
     Ok(device)
 }
 
@@ -51,7 +52,8 @@ pub fn context_options(file: &ModelFile, size: Option<u32>, cache: &CacheArgs) -
     ContextOptions { context, keys: cache.cache_type_k, values: cache.cache_type_v }
 }
 
-/// Loads a model, after a look at whether it fits, with a progress bar when it takes long.
+/// Loads a model, after a look at whether it fits, with a progress bar when it takes long. Ctrl-C ends the program
+/// meanwhile: there is nothing to keep.
 ///
 /// # Errors
 /// When the file is no model, does not fit into memory, or the device fails.
@@ -66,6 +68,7 @@ pub fn load(file: ModelFile, device: &Device, options: &ContextOptions) -> anyho
 /// As [`load`].
 pub fn load_planned(file: ModelFile, device: &Device, needs: &Needs) -> anyhow::Result<Arc<Model>> {
     needs.check(device)?;
+    let _loading = interrupt::ends_here();
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
     let began = std::time::Instant::now();
     let model = file.load(device, &mut |done, total| {
@@ -83,6 +86,20 @@ pub fn load_planned(file: ModelFile, device: &Device, needs: &Needs) -> anyhow::
     let model = model?;
     model.tokenizer.warnings().iter().for_each(|w| note(format_args!("warning: {w}")));
     Ok(Arc::new(model))
+}
+
+/// The ids of a text. A long one takes seconds, and Ctrl-C ends the program meanwhile.
+///
+/// # Errors
+/// Those of the tokenizer.
+pub fn encode(
+    model: &Model,
+    text: impl AsRef<[u8]>,
+    add_special: bool,
+    parse_special: bool,
+) -> anyhow::Result<Vec<u32>> {
+    let _encoding = interrupt::ends_here();
+    Ok(model.tokenizer.encode(text, add_special, parse_special)?)
 }
 
 /// A context with the model's device memory behind it.

@@ -1,4 +1,5 @@
-//! The terminal's mode: remembered before a line editor changes it, put back when the program ends without it.
+//! The terminal on stdin. Its mode is remembered before a line editor changes it, put back when the program ends
+//! without it.
 //!
 //! The editor turns off echo and line buffering while it waits for a line, and puts them back when it has one. A signal
 //! that ends the program meanwhile leaves no time for that, so [`interrupt`](crate::interrupt) does it.
@@ -21,3 +22,16 @@ pub fn keep() {
 /// Remembers nothing: elsewhere the system's own Ctrl-C stands, and the editor hears it.
 #[cfg(not(unix))]
 pub fn keep() {}
+
+/// Drops what was typed at the terminal on stdin and not read yet.
+#[cfg(unix)]
+pub fn forget_typed() {
+    use rustix::termios::{QueueSelector, tcflush};
+
+    // What cannot be dropped is read as the next line.
+    let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
+}
+
+/// Drops nothing: elsewhere the editor reads characters, not bytes.
+#[cfg(not(unix))]
+pub fn forget_typed() {}

@@ -21,6 +21,21 @@ fn wrong_usage_ends_with_2_and_leaves_stdout_alone() {
 }
 
 #[test]
+fn what_cannot_be_done_is_said_before_a_model_is_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, says) in [
+        (&["bench", "none.gguf", "-p", "0", "-n", "0"][..], "nothing to measure"),
+        (&["perplexity", "none.gguf", "-f", "none", "-c", "5"], "an even number, 4 or more"),
+        (&["perplexity", "none.gguf", "-f", "none", "-c", "2"], "an even number, 4 or more"),
+    ] {
+        let output = monel(dir.path()).args(words).output().unwrap();
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""), "{words:?}: {message}");
+        assert!(message.contains(says), "{words:?}: {message}");
+    }
+}
+
+#[test]
 fn help_is_a_result_and_teaches() {
     let dir = tempfile::tempdir().unwrap();
     let listed = monel(dir.path()).arg("--help").output().unwrap();
@@ -138,4 +153,89 @@ fn a_cache_that_cannot_be_made_says_where_and_what_to_do() {
     assert_eq!(output.status.code(), Some(1));
     let message = stderr(&output);
     assert!(message.contains(file.to_str().unwrap()) && message.contains("MONEL_CACHE"), "{message}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn texts_without_end_are_refused_before_they_fill_the_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let sparse = |name: &str, bytes: u64| {
+        let path = dir.path().join(name);
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (prompt, text) = (sparse("prompt", (64 << 20) + 1), sparse("text", (256 << 20) + 1));
+    let model = common::models::tiny(dir.path(), None);
+    for (words, limit) in [
+        (["run", "-f", "/dev/zero"], "64 MiB"),
+        (["run", "-f", &prompt], "64 MiB"),
+        (["perplexity", "-f", "/dev/zero"], "256 MiB"),
+        (["perplexity", "-f", &text], "256 MiB"),
+    ] {
+        let output = monel(dir.path()).args(words).args(["-m", &model]).output().unwrap();
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{words:?}: {message}");
+        assert!(message.contains(words[2]) && message.contains(limit), "{words:?}: {message}");
+        assert_eq!(message.lines().count(), 1, "{words:?}: {message}");
+    }
+    for (command, limit) in [("run", "64 MiB"), ("tokenize", "256 MiB"), ("detokenize", "256 MiB")] {
+        let zero = File::open("/dev/zero").unwrap();
+        let output = monel(dir.path()).args([command, &model]).stdin(zero).output().unwrap();
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{command}: {message}");
+        assert!(message.contains("standard input") && message.contains(limit), "{command}: {message}");
+    }
+}
+
+#[test]
+fn names_from_a_file_do_not_reach_the_terminal_as_commands() {
+    use monel_gguf::{GgmlType, GgufWriter, Value};
+    const EVIL: &str = "a\u{1b}]0;gone\u{7}\u{9b}2J\r\nerror: forged\u{202e}";
+    let dir = tempfile::tempdir().unwrap();
+    let model = common::models::tiny_named(dir.path(), None, EVIL);
+    let other = dir.path().join("other.gguf");
+    let mut gguf = GgufWriter::new();
+    gguf.set("general.architecture", Value::String(EVIL.into())).unwrap();
+    gguf.tensor(EVIL, GgmlType::F32, &[1]).unwrap();
+    let mut data = gguf.start(File::create(&other).unwrap()).unwrap();
+    data.tensor(EVIL, &[0; 4]).unwrap();
+    data.finish().unwrap();
+    let other = other.to_str().unwrap();
+    for words in [
+        &["bench", &model, "-p", "1", "-n", "1", "-r", "1", "-t", "1"][..],
+        &["inspect", &model],
+        &["inspect", other],
+        &["run", other, "hi"],
+    ] {
+        let output = monel(dir.path()).args(words).args(["--device", "cpu"]).output().unwrap();
+        let shown = stdout(&output) + &stderr(&output);
+        let obeyed = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+        assert!(shown.contains("gone") && !shown.contains(obeyed), "{words:?}: {shown:?}");
+    }
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_an_error_of_the_perplexity() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("text");
+    std::fs::write(&text, "a long text ".repeat(40)).unwrap();
+    // A norm, from where it spreads; one row of the output, so that one logit of all is wrong; in the middle of a layer.
+    for (tensor, value) in [
+        ("output_norm", f32::NAN),
+        ("output", f32::NAN),
+        ("output", f32::INFINITY),
+        ("blk.0.ffn_down", f32::NAN),
+    ] {
+        let model = common::models::tiny_changed(dir.path(), None, "broken", |name, values| {
+            if name == tensor {
+                values[7] = value;
+            }
+        });
+        let mut command = monel(dir.path());
+        command.args(["perplexity", &model, "-c", "64", "--device", "cpu", "--json", "-f"]).arg(&text);
+        let output = command.output().unwrap();
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{tensor}: {message}");
+        assert!(message.contains("of window 1 are not finite: the model's weights"), "{tensor}: {message}");
+    }
 }

@@ -253,3 +253,32 @@ fn a_prompt_is_not_waited_for_at_a_terminal() {
     run.shows("no prompt");
     assert_eq!(run.ends(), 2, "{}", run.shown());
 }
+
+#[test]
+fn a_line_that_is_no_text_is_said_and_the_conversation_goes_on() {
+    use std::io::Write;
+    let dir = place();
+    let mut chat = chat(&dir, &["-n", "4"]);
+    chat.is_ready();
+    chat.bytes(b"half a li\xff and its rest\r");
+    chat.shows("not UTF-8");
+    chat.is_ready();
+    chat.keys("hi\r");
+    chat.shows("tok/s");
+    chat.is_ready();
+    chat.keys(CTRL_D);
+    assert_eq!(chat.ends(), 0, "{}", chat.shown());
+    assert_eq!(entered(&dir), ["hi"]);
+    // The same from a pipe.
+    let model = tiny(dir.path(), Some(TEMPLATE));
+    let mut command = monel(dir.path());
+    command.args(["chat", &model, "--device", "cpu", "-t", "1", "-n", "4"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"first\nse\xffcond\nthird\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    assert_eq!(message.matches("the line is not UTF-8 text: byte 2 is 0xff").count(), 1, "{message}");
+    assert_eq!(message.matches("generated 4 tokens").count(), 2, "{message}");
+}

@@ -4,6 +4,7 @@ use crate::context::{Context, Tail};
 use crate::error::{Error, Result};
 use crate::generate::Request;
 use crate::sampling::Sampling;
+use monel::CancelToken;
 use std::time::Instant;
 
 /// One measurement.
@@ -53,8 +54,8 @@ impl Test {
 }
 
 impl Context {
-    /// Runs a test once; tokens per second.
-    pub fn bench(&mut self, test: Test) -> Result<f64> {
+    /// Runs a test once; tokens per second. `cancel` ends it between the engine's chunks (contract E5), as an error.
+    pub fn bench(&mut self, test: Test, cancel: &CancelToken) -> Result<f64> {
         if test.positions() > self.capacity() {
             return Err(Error::PromptTooLong { prompt: test.positions(), context: self.capacity() });
         }
@@ -63,14 +64,14 @@ impl Context {
         self.truncate(0);
         let before: Vec<u32> = random.by_ref().take(depth).collect();
         if depth > 0 {
-            self.evaluate(&before, Tail::None, None)?.wait()?;
+            self.evaluate(&before, Tail::None, Some(cancel))?.wait()?;
         }
         let began;
         match test {
             Test::Prompt { .. } => {
                 let ids: Vec<u32> = random.by_ref().take(tokens).collect();
                 began = Instant::now();
-                drop(self.evaluate(&ids, Tail::Logits, None)?);
+                drop(self.evaluate(&ids, Tail::Logits, Some(cancel))?);
                 self.logits()?;
             }
             Test::Generate { sync, .. } => {
@@ -79,10 +80,10 @@ impl Context {
                 self.stream().synchronize()?;
                 began = Instant::now();
                 if sync {
-                    let (mut id, _) = self.prompt(&first, true, None)?.wait()?;
+                    let (mut id, _) = self.prompt(&first, true, Some(cancel))?.wait()?;
                     for _ in 1..tokens {
                         self.note(&[id]);
-                        (id, _) = self.step(true, None)?.wait()?;
+                        (id, _) = self.step(true, Some(cancel))?.wait()?;
                     }
                 } else {
                     let prompt = before.iter().copied().chain(first).collect();
@@ -91,13 +92,19 @@ impl Context {
                         max_tokens: Some(tokens),
                         sampling: Sampling::greedy(),
                         ignore_end: true,
+                        cancel: cancel.clone(),
                         ..Request::default()
                     };
                     self.generate(&request, &mut |_| true)?;
                 }
             }
         }
-        Ok(tokens as f64 / began.elapsed().as_secs_f64())
+        let elapsed = began.elapsed();
+        if cancel.is_cancelled() {
+            // What was measured may be a part of the test.
+            return Err(monel::Error::Cancelled.into());
+        }
+        Ok(tokens as f64 / elapsed.as_secs_f64())
     }
 }
 

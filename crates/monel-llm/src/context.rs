@@ -211,6 +211,17 @@ impl Context {
     /// Evaluates tokens after those in the cache, in batches; `tail` follows the last one. Returns the last batch's
     /// submission; nothing is waited for except the stream's in-flight budget.
     pub fn evaluate(&mut self, ids: &[u32], tail: Tail, cancel: Option<&CancelToken>) -> Result<Submission> {
+        self.submit_batches(ids, tail, cancel, &mut Vec::new())
+    }
+
+    /// As [`Context::evaluate`]; `earlier` gets the batches before the last one, with the tokens of each.
+    pub(crate) fn submit_batches(
+        &mut self,
+        ids: &[u32],
+        tail: Tail,
+        cancel: Option<&CancelToken>,
+        earlier: &mut Vec<(usize, Submission)>,
+    ) -> Result<Submission> {
         let (past, size) = (self.evaluated.len(), self.model.hyper().vocabulary);
         if past + ids.len() > self.positions {
             return Err(Error::PromptTooLong { prompt: past + ids.len(), context: self.positions });
@@ -220,7 +231,6 @@ impl Context {
         }
         let batches = ids.chunks(BATCH);
         let last = batches.len().checked_sub(1).ok_or(Error::EmptyPrompt)?;
-        let mut submission = None;
         for (i, batch) in batches.enumerate() {
             let at = self.evaluated.len();
             let bytes = |values: &mut dyn Iterator<Item = i32>| {
@@ -231,17 +241,17 @@ impl Context {
             drop(self.stream.upload(&self.tokens.slice(0, 0, batch.len())?, &tokens)?);
             drop(self.stream.upload(&self.places.slice(0, 0, batch.len())?, &places)?);
             let recording = self.recording(batch.len(), if i == last { tail } else { Tail::None })?;
-            match self.stream.submit_with(&recording, cancel) {
-                Ok(submitted) => submission = Some(submitted),
-                Err(error) => {
-                    // Of the batches before, some may never run either.
-                    self.evaluated.truncate(past);
-                    return Err(error.into());
-                }
-            }
+            let submission = self.stream.submit_with(&recording, cancel).inspect_err(|_| {
+                // Of the batches before, some may never run either.
+                self.evaluated.truncate(past);
+            })?;
             self.evaluated.extend_from_slice(batch);
+            if i == last {
+                return Ok(submission);
+            }
+            earlier.push((batch.len(), submission));
         }
-        submission.ok_or(Error::EmptyPrompt)
+        Err(Error::EmptyPrompt)
     }
 
     /// Evaluates a prompt and draws the token that follows it.
@@ -257,7 +267,7 @@ impl Context {
         self.pending(submission, logits)
     }
 
-    fn pending(&self, submission: Submission, logits: bool) -> Result<Pending> {
+    pub(crate) fn pending(&self, submission: Submission, logits: bool) -> Result<Pending> {
         let token = self.stream.download(&self.tokens.slice(0, 0, 1)?)?;
         let logits = if logits { Some(self.stream.download(&self.logits)?) } else { None };
         Ok(Pending { submission, token, logits })
@@ -268,8 +278,14 @@ impl Context {
         Ok(floats(&self.stream.download(&self.logits)?.wait()?))
     }
 
-    /// Logits of tokens `first..first + count` of the last batch, which was evaluated with [`Tail::Hidden`].
-    pub fn logits_of(&mut self, first: usize, count: usize) -> Result<Vec<f32>> {
+    /// Logits of tokens `first..first + count` of the last batch, which was evaluated with [`Tail::Hidden`] and the same
+    /// token: after a cancel there are none.
+    pub fn logits_of(
+        &mut self,
+        first: usize,
+        count: usize,
+        cancel: Option<&CancelToken>,
+    ) -> Result<Vec<f32>> {
         let hidden = self.hidden_tensor()?;
         if !self.heads.contains_key(&count) {
             let (hyper, device) = (self.model.hyper(), self.model.device());
@@ -283,8 +299,13 @@ impl Context {
         }
         let Some(head) = self.heads.get(&count) else { return Err(Error::EmptyPrompt) };
         drop(self.stream.copy(&hidden.slice(1, first, count)?, &head.input)?);
-        drop(self.stream.submit(&head.recording)?);
-        Ok(floats(&self.stream.download(&head.output)?.wait()?))
+        drop(self.stream.submit_with(&head.recording, cancel)?);
+        let logits = floats(&self.stream.download(&head.output)?.wait()?);
+        // The batch may have stopped half-way, but then the token says so by now.
+        match cancel.is_some_and(CancelToken::is_cancelled) {
+            true => Err(monel::Error::Cancelled.into()),
+            false => Ok(logits),
+        }
     }
 
     fn hidden_tensor(&mut self) -> Result<Tensor> {

@@ -7,7 +7,7 @@
 use crate::context::{Context, Pending, Tail};
 use crate::error::{Error, Result};
 use crate::sampling::Sampling;
-use monel::CancelToken;
+use monel::{CancelToken, Submission};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ pub struct Generated {
     pub steps: Vec<Step>,
     /// Why it ended.
     pub stop: Stop,
-    /// Tokens of the prompt that were evaluated.
+    /// Tokens of the prompt that were evaluated; after a cancel those of whole batches.
     pub prompt_tokens: usize,
     /// Until the first token was on the host, or without one until the prompt was evaluated.
     pub prompt_time: Duration,
@@ -103,13 +103,12 @@ impl Context {
         let fresh = request.prompt[self.evaluated().len()..].to_vec();
         let room = self.capacity() - request.prompt.len();
         let limit = request.max_tokens.unwrap_or(usize::MAX).min(room);
-        let mut run = Run { pending: VecDeque::new(), submitted: 0, steps: Vec::new() };
+        let mut run = Run::default();
         let (kept, mut prompt_time) = (self.evaluated().len(), None);
         let result = match limit {
-            0 => self.evaluate(&fresh, Tail::None, Some(&request.cancel)).and_then(|s| {
-                s.wait()?;
-                Ok(None)
-            }),
+            0 => self
+                .submit_batches(&fresh, Tail::None, Some(&request.cancel), &mut run.batches)
+                .and_then(|last| Ok(last.wait().map(|()| None)?)),
             _ => self.run(request, &fresh, limit, &mut run, &mut |step| {
                 prompt_time.get_or_insert_with(|| began.elapsed());
                 on_step(step)
@@ -117,9 +116,11 @@ impl Context {
         };
         // What is surely in the cache. A step feeds the token that the one before drew, and its own token is read when
         // it is done; of the steps behind a stop that was not cancelled, all run. Those behind a cancel or a failure
-        // may never have run, and neither may the batches of the prompt, as long as no token came out.
+        // may never have run, and as long as no token came out, neither may batches of the prompt: those before the last
+        // one are asked, which the cancel was too late for.
         let steps = run.steps.len();
         match &result {
+            Err(error) if steps == 0 && error.is_cancelled() => self.truncate(kept + run.evaluated()),
             Err(_) if steps == 0 => self.truncate(kept),
             Err(_) | Ok(Some(Stop::Cancelled)) => self.note_steps(&run.steps[..steps.saturating_sub(1)]),
             Ok(_) => self.note_steps(&run.steps[..steps.min(run.submitted.saturating_sub(1))]),
@@ -131,11 +132,13 @@ impl Context {
             Err(error) if error.is_cancelled() => Stop::Cancelled,
             Err(error) => return Err(error),
         };
+        let unfinished = stop == Stop::Cancelled && run.steps.is_empty();
+        let prompt_tokens = if unfinished { self.evaluated().len() - kept } else { fresh.len() };
         let prompt_time = prompt_time.unwrap_or_else(|| began.elapsed());
         Ok(Generated {
             steps: run.steps,
             stop,
-            prompt_tokens: fresh.len(),
+            prompt_tokens,
             prompt_time,
             predicted_time: began.elapsed() - prompt_time,
         })
@@ -156,7 +159,8 @@ impl Context {
         on_step: &mut dyn FnMut(&Step) -> bool,
     ) -> Result<Option<Stop>> {
         let (logits, cancel) = (request.logprobs.is_some(), Some(&request.cancel));
-        run.pending.push_back(self.prompt(fresh, logits, cancel)?);
+        let last = self.submit_batches(fresh, Tail::Sample, cancel, &mut run.batches)?;
+        run.pending.push_back(self.pending(last, logits)?);
         run.submitted = 1;
         while run.steps.len() < limit {
             while run.pending.len() <= AHEAD && run.submitted < limit {
@@ -182,10 +186,21 @@ impl Context {
     }
 }
 
+#[derive(Default)]
 struct Run {
+    /// Those of the prompt before the last one, with the tokens of each.
+    batches: Vec<(usize, Submission)>,
     pending: VecDeque<Pending>,
     submitted: usize,
     steps: Vec<Step>,
+}
+
+impl Run {
+    /// Tokens of the batches that ran before the first that did not.
+    fn evaluated(&mut self) -> usize {
+        let ran = |(tokens, batch): (usize, Submission)| batch.wait().ok().map(|()| tokens);
+        self.batches.drain(..).map_while(ran).sum()
+    }
 }
 
 /// The raw log-softmax at `id`, and the `n` largest.

@@ -7,7 +7,7 @@ use crate::context::{BATCH, Context, Tail};
 use crate::error::{Error, Result};
 use crate::model::ModelFile;
 use crate::weights::vocabulary;
-use monel::Needs;
+use monel::{CancelToken, Needs};
 
 /// Rows of logits computed at once: bounds the memory, 67 MB for the largest vocabularies.
 const ROWS: usize = 64;
@@ -41,7 +41,9 @@ pub struct Perplexity {
 }
 
 impl Context {
-    /// Perplexity over `ids`. `on_chunk` hears of each window and how many there are; it answers whether to go on.
+    /// Perplexity over `ids`. `on_window` hears of each window and how many there are. `cancel` is checked between the
+    /// engine's chunks (contract E5): what comes back then is the result of the windows that were finished, perhaps of
+    /// none, and the context is empty.
     ///
     /// # Errors
     /// [`Error::Setting`] for a window or a text of the wrong size, [`Error::Logits`] where the model gives no number for a
@@ -50,7 +52,8 @@ impl Context {
         &mut self,
         ids: &[u32],
         window: usize,
-        on_chunk: &mut dyn FnMut(&Perplexity, usize) -> bool,
+        cancel: &CancelToken,
+        on_window: &mut dyn FnMut(&Perplexity, usize),
     ) -> Result<Perplexity> {
         if window < 4 || window > self.capacity() || !window.is_multiple_of(2) {
             let expected = "an even number from 4 to the context's size";
@@ -67,49 +70,81 @@ impl Context {
         }
         let tokenizer = &self.model().tokenizer;
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
-        let vocabulary = self.model().hyper().vocabulary;
-        let (mut sum, mut squares, mut count) = (0.0, 0.0, 0);
+        let mut sums = Sums::default();
         let mut result = Perplexity { ppl: f64::NAN, stderr: f64::NAN, chunks: 0, tokens: 0 };
         for (chunk, ids) in ids.chunks_exact(window).enumerate() {
             let mut ids = ids.to_vec();
             if let Some(bos) = bos {
                 ids[0] = bos;
             }
-            self.truncate(0);
-            for (b, batch) in ids.chunks(BATCH).enumerate() {
-                drop(self.evaluate(batch, Tail::Hidden, None)?);
-                // Position p predicts token p + 1: from c/2 to c - 2.
-                let (start, end) = (b * BATCH, b * BATCH + batch.len());
-                let (mut at, last) = ((window / 2).max(start), (window - 1).min(end));
-                // Always as many rows, so that one head serves all: the last ones begin earlier, and what they have
-                // again does not count.
-                let rows = ROWS.min(window / 2).min(batch.len());
-                while at < last {
-                    let first = at.min(end - rows);
-                    let logits = self.logits_of(first - start, rows)?;
-                    let taken = rows.min(last - first);
-                    for p in at..first + taken {
-                        let row = &logits[(p - first) * vocabulary..][..vocabulary];
-                        let nll = negative_log_likelihood(row, ids[p + 1]);
-                        if !nll.is_finite() {
-                            return Err(Error::Logits { window: chunk + 1, position: p });
-                        }
-                        (sum, squares, count) = (sum + nll, squares + nll * nll, count + 1);
-                    }
-                    at = first + taken;
+            match self.window(chunk + 1, &ids, cancel, &mut sums) {
+                Ok(()) => {}
+                Err(error) if error.is_cancelled() => {
+                    // Some of its batches may never have run.
+                    self.truncate(0);
+                    break;
                 }
+                Err(error) => return Err(error),
             }
-            let n = count as f64;
-            let mean = sum / n;
-            let variance = (squares / n - mean * mean).max(0.0);
-            let ppl = mean.exp();
-            let stderr = ppl * (variance / (n - 1.0).max(1.0)).sqrt();
-            result = Perplexity { ppl, stderr, chunks: chunk + 1, tokens: count };
-            if !on_chunk(&result, windows) {
-                break;
-            }
+            result = sums.result(chunk + 1);
+            on_window(&result, windows);
         }
         Ok(result)
+    }
+
+    /// Adds the predictions of one window, or fails as cancelled.
+    fn window(&mut self, number: usize, ids: &[u32], cancel: &CancelToken, sums: &mut Sums) -> Result<()> {
+        let (window, vocabulary) = (ids.len(), self.model().hyper().vocabulary);
+        self.truncate(0);
+        for (b, batch) in ids.chunks(BATCH).enumerate() {
+            drop(self.evaluate(batch, Tail::Hidden, Some(cancel))?);
+            // Position p predicts token p + 1: from c/2 to c - 2.
+            let (start, end) = (b * BATCH, b * BATCH + batch.len());
+            let (mut at, last) = ((window / 2).max(start), (window - 1).min(end));
+            // Always as many rows, so that one head serves all: the last ones begin earlier, and what they have
+            // again does not count.
+            let rows = ROWS.min(window / 2).min(batch.len());
+            while at < last {
+                let first = at.min(end - rows);
+                let logits = self.logits_of(first - start, rows, Some(cancel))?;
+                let taken = rows.min(last - first);
+                for p in at..first + taken {
+                    let row = &logits[(p - first) * vocabulary..][..vocabulary];
+                    let nll = negative_log_likelihood(row, ids[p + 1]);
+                    if !nll.is_finite() {
+                        return Err(Error::Logits { window: number, position: p });
+                    }
+                    sums.add(nll);
+                }
+                at = first + taken;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sums of negative log-likelihoods and of their squares.
+#[derive(Default)]
+struct Sums {
+    sum: f64,
+    squares: f64,
+    count: usize,
+}
+
+impl Sums {
+    fn add(&mut self, nll: f64) {
+        self.sum += nll;
+        self.squares += nll * nll;
+        self.count += 1;
+    }
+
+    fn result(&self, chunks: usize) -> Perplexity {
+        let n = self.count as f64;
+        let mean = self.sum / n;
+        let variance = (self.squares / n - mean * mean).max(0.0);
+        let ppl = mean.exp();
+        let stderr = ppl * (variance / (n - 1.0).max(1.0)).sqrt();
+        Perplexity { ppl, stderr, chunks, tokens: self.count }
     }
 }
 

@@ -5,7 +5,8 @@
 //! repacked, so a model never lies in memory twice; for others the file is read ([`Crossing`]). An embedding that is
 //! only looked up is used in place where the device can; norms, biases and what cannot stay are uploaded.
 
-use crate::arch::{Architecture, Hyper};
+use crate::arch::{ABOVE_ZERO, Architecture, Hyper};
+use crate::context::floats;
 use crate::crossing::{self, Crossing};
 use crate::error::{Error, Result};
 use monel::device::{HostMapping, Mapped};
@@ -264,6 +265,9 @@ fn wanted<'a>(
         if shape.len() == 1 && dtype != DType::F32 {
             return Err(wrong("F32".into()));
         }
+        if name == "rope_freqs.weight" {
+            check_factors(gguf, info)?;
+        }
         let natural = Desc::new(dtype, shape)?;
         let looked_up_only = name == "token_embd.weight" && separate_output;
         let target =
@@ -271,6 +275,19 @@ fn wanted<'a>(
         list.push(Wanted { info, natural, target: Desc::new(target, shape)? });
     }
     Ok(list)
+}
+
+/// Angles are divided by the factors of rotation: refuses those that nothing can be divided by.
+fn check_factors(gguf: &Gguf, info: &TensorInfo) -> Result<()> {
+    let factors = floats(gguf.data(info)?);
+    match factors.iter().enumerate().find(|(_, f)| !(f.is_finite() && **f > 0.0)) {
+        None => Ok(()),
+        Some((at, factor)) => Err(Error::Tensor {
+            name: info.name.clone(),
+            found: format!("{factor} in place {at}"),
+            expected: ABOVE_ZERO.to_string(),
+        }),
+    }
 }
 
 /// Refuses a tensor that nothing would read: a model computed without it is another model. Old files have the angles of

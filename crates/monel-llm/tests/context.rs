@@ -185,9 +185,77 @@ fn perplexity_is_the_same_on_any_number_of_threads() {
         let model = Arc::new(Model::load(&path, &device).expect("a model"));
         let text = "The Moon orbits the Earth, and the Earth orbits the Sun. ".repeat(12);
         let ids = model.tokenizer.encode(&text, true, false).expect("ids");
-        context(&model, 64).perplexity(&ids, 64, &mut |_, _| true).expect("perplexity")
+        context(&model, 64).perplexity(&ids, 64, &CancelToken::new(), &mut |_, _| ()).expect("perplexity")
     };
     let (one, two) = (of(1), of(2));
     assert!(one.chunks == two.chunks && one.chunks > 1);
     assert!((one.ppl - two.ppl).abs() < 1e-5 * one.ppl, "{} and {}", one.ppl, two.ppl);
+}
+
+#[test]
+fn e5_a_cancelled_perplexity_is_that_of_the_windows_before_and_leaves_a_context_that_goes_on() {
+    let Some(model) = model() else { return };
+    let text = "The Moon orbits the Earth, and the Earth orbits the Sun. ".repeat(12);
+    let ids = model.tokenizer.encode(&text, true, false).expect("ids");
+    let mut context = context(&model, 64);
+    let mut cancelled_after = |windows: usize| {
+        let cancel = CancelToken::new();
+        if windows == 0 {
+            cancel.cancel();
+        }
+        let result = context.perplexity(&ids, 64, &cancel, &mut |so_far, _| {
+            if so_far.chunks == windows {
+                cancel.cancel();
+            }
+        });
+        assert_eq!(context.evaluated().is_empty(), cancel.is_cancelled());
+        result.expect("what is known")
+    };
+    let none = cancelled_after(0);
+    assert!((none.chunks, none.tokens) == (0, 0) && none.ppl.is_nan());
+    let one = cancelled_after(1);
+    assert_eq!((one.chunks, one.tokens), (1, 31));
+    let mut fresh = self::context(&model, 64);
+    let first = fresh.perplexity(&ids[..64], 64, &CancelToken::new(), &mut |_, _| ()).expect("a window");
+    assert_eq!(one, first);
+    assert!(cancelled_after(usize::MAX).chunks > 1, "the context goes on");
+}
+
+#[test]
+fn e5_of_a_cancelled_prompt_the_batches_that_ran_are_counted_and_kept() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let (device, script) = monel::device::scripted::create(&software::Options::default());
+    let running = script.run_in_background();
+    let model = Arc::new(Model::load(path, &device).expect("a model"));
+    let mut context = context(&model, 4096);
+    // The recordings are made before, so that all batches are submitted as they are.
+    let mut long = request(&model, "The sea", Some(1));
+    long.prompt = long.prompt.iter().copied().cycle().take(2000).collect();
+    let whole = run(&mut context, &long);
+    assert_eq!((whole.stop, whole.prompt_tokens), (Stop::Length, 2000));
+    context.truncate(0);
+    drop(running);
+    let (before, cancel) = (script.log().len(), long.cancel.clone());
+    let again = long.clone();
+    let generating = std::thread::spawn(move || {
+        let out = context.generate(&again, &mut |_| true).expect("a run");
+        (out, context)
+    });
+    // Two of the four batches run to their ends; the third is where the cancel finds it.
+    let batch = |ran: &monel::device::scripted::Ran| ran.graph == "prefill 512" && ran.chunk == 0;
+    while script.log()[before..].iter().filter(|ran| batch(ran)).count() < 3 {
+        if !script.step() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+    cancel.cancel();
+    let running = script.run_in_background();
+    let (out, mut context) = generating.join().expect("a run");
+    assert_eq!((out.stop, out.steps.len()), (Stop::Cancelled, 0));
+    assert!([1024, 1536].contains(&out.prompt_tokens), "{} tokens", out.prompt_tokens);
+    assert_eq!(context.evaluated(), &long.prompt[..out.prompt_tokens]);
+    // What is kept is right: the same token follows.
+    let rest = run(&mut context, &Request { cancel: CancelToken::new(), ..long });
+    assert_eq!((rest.prompt_tokens, ids(&rest)), (2000 - out.prompt_tokens, ids(&whole)));
+    drop(running);
 }

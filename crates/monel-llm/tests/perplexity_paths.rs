@@ -10,6 +10,7 @@
 mod common;
 
 use common::{SMOLLM2, model_path};
+use monel::CancelToken;
 use monel::device::software::{self, simd::Isa};
 use monel_llm::{Context, ContextOptions, Model};
 use std::path::Path;
@@ -42,8 +43,9 @@ impl Measure {
         let ids = model.tokenizer.encode(text, true, false).expect("ids");
         let options = ContextOptions { context: Some(WINDOW), ..Default::default() };
         let mut context = Context::new(model, &options).expect("a context");
-        let mut perplexity =
-            |ids: &[u32]| context.perplexity(ids, WINDOW, &mut |_, _| true).expect("a result").ppl;
+        let mut perplexity = |ids: &[u32]| {
+            context.perplexity(ids, WINDOW, &CancelToken::new(), &mut |_, _| ()).expect("a result").ppl
+        };
         let pieces = ids.chunks_exact(WINDOW / 4).step_by(8).take(4);
         Measure {
             text: perplexity(&ids[..4 * WINDOW]),

@@ -104,6 +104,11 @@ fn write(path: &Path, tensors: &Tensors) {
 }
 
 fn write_with(path: &Path, tensors: &Tensors, layers: usize) {
+    write_numbers(path, tensors, layers, &[]);
+}
+
+/// `numbers` take the place of those of every model.
+fn write_numbers(path: &Path, tensors: &Tensors, layers: usize, numbers: &[(&str, f32)]) {
     let mut header = GgufWriter::new();
     let number = |n: usize| n as u32;
     let mut set = |key: &str, value: monel_gguf::Value| {
@@ -116,9 +121,10 @@ fn write_with(path: &Path, tensors: &Tensors, layers: usize) {
     set("llama.feed_forward_length", number(FFN).into());
     set("llama.attention.head_count", number(HEADS).into());
     set("llama.attention.head_count_kv", number(KV_HEADS).into());
-    set("llama.attention.layer_norm_rms_epsilon", (EPS as f32).into());
-    set("llama.rope.freq_base", (BASE as f32).into());
     set("llama.context_length", 64u32.into());
+    let usual = [("attention.layer_norm_rms_epsilon", EPS as f32), ("rope.freq_base", BASE as f32)];
+    let usual = usual.iter().filter(|(key, _)| numbers.iter().all(|(other, _)| other != key));
+    usual.chain(numbers).for_each(|(key, number)| set(&format!("llama.{key}"), (*number).into()));
     let mut names: Vec<&String> = tensors.keys().collect();
     names.sort_unstable();
     for name in &names {
@@ -126,7 +132,7 @@ fn write_with(path: &Path, tensors: &Tensors, layers: usize) {
         let ty = GgmlType::from_name(&format!("{:?}", t.ty)).expect("a type");
         let k = (t.values.len() / t.rows) as u64;
         let shape = [k, t.rows as u64];
-        let vector = name.contains("norm");
+        let vector = name.contains("norm") || name.starts_with("rope");
         header.tensor(name, ty, if vector { &shape[..1] } else { &shape }).expect("a tensor");
     }
     let mut data = header.start(std::fs::File::create(path).expect("a file")).expect("a header");
@@ -308,5 +314,38 @@ fn what_the_model_would_be_computed_without_is_refused() {
     // A layer that is left out has tensors too.
     write_with(&path, &whole, LAYERS - 1);
     assert!(load().expect("refused").contains(&format!("blk.{}.", LAYERS - 1)));
+    std::fs::remove_file(&path).expect("the file is there");
+}
+
+/// On every device in the same way: before anything is on one.
+#[test]
+fn numbers_that_no_model_can_have_are_refused_when_it_is_read() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("broken-{}.gguf", std::process::id()));
+    let device = software::create(&software::Options::default()).expect("a device");
+    let load = || Model::load(&path, &device).err().map(|e| e.to_string());
+    let whole = tensors(&[BlockType::Q8_0], &[]);
+    let broken = [0.0, -0.0, -1e-5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    for key in ["attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.scaling.factor"] {
+        for number in broken {
+            write_numbers(&path, &whole, LAYERS, &[(key, number)]);
+            let error = load().unwrap_or_else(|| panic!("{key} of {number} is taken"));
+            assert_eq!(error, format!("llama.{key} is {number}, expected a finite number above 0"));
+        }
+    }
+    write_numbers(&path, &whole, LAYERS, &[("attention.layer_norm_rms_epsilon", f32::MIN_POSITIVE)]);
+    assert_eq!(load(), None);
+    for number in broken.into_iter().chain([1.0, 8.0]) {
+        let mut more = whole.clone();
+        let mut at = 0;
+        let factors = Stored::new(BlockType::F32, HEAD / 2, 1, || {
+            at += 1;
+            if at == 6 { f64::from(number) } else { 1.0 }
+        });
+        more.insert("rope_freqs.weight".into(), factors);
+        write(&path, &more);
+        let wrong =
+            format!("tensor rope_freqs.weight is {number} in place 5, expected a finite number above 0");
+        assert_eq!(load(), (!(number.is_finite() && number > 0.0)).then_some(wrong));
+    }
     std::fs::remove_file(&path).expect("the file is there");
 }

@@ -133,16 +133,28 @@ pub enum Error {
     #[error("cancelled")]
     Cancelled,
     /// No device of that name.
-    #[error("no device '{wanted}'; this machine has {known}")]
+    #[error("no device '{wanted}'; this machine has {known}{}", missing(.problems))]
     NoDevice {
         /// What was asked for.
         wanted: String,
         /// What there is.
         known: String,
+        /// What may keep others from being there.
+        problems: Vec<String>,
     },
     /// The instruction set that the environment asks for.
     #[error(transparent)]
     Features(crate::device::software::simd::IsaError),
+    /// An environment variable of ours with a value that it cannot have.
+    #[error("{name} is '{found}', expected {expected}: set it so, or unset it")]
+    Environment {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        found: String,
+        /// What it can be.
+        expected: String,
+    },
     /// A system call failed.
     #[error("{what}: {reason}")]
     System {
@@ -185,6 +197,15 @@ impl Error {
             Error::Failed { cause: inner, .. } | Error::Poisoned { first: inner } => inner.root(),
             other => other,
         }
+    }
+}
+
+/// The end of a message about devices.
+fn missing(problems: &[String]) -> String {
+    if problems.is_empty() {
+        String::new()
+    } else {
+        format!("; others may be missing: {}", problems.join("; "))
     }
 }
 

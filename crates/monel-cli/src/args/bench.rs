@@ -11,24 +11,45 @@ pub struct Args {
     pub model: ModelArgs,
 
     /// Lengths of the prompts to process, in tokens; 0 for none
-    #[arg(short = 'p', long, value_name = "N,...", value_delimiter = ',', default_value = "512")]
+    #[arg(
+        short = 'p',
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+        default_value = "512"
+    )]
     pub n_prompt: Vec<u32>,
 
     /// Numbers of tokens to generate; 0 for none
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "128")]
+    #[arg(
+        short,
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+        default_value = "128"
+    )]
     pub n_gen: Vec<u32>,
 
     /// Numbers of tokens that are in the context before each test starts
-    #[arg(short = 'd', long, value_name = "N,...", value_delimiter = ',', default_value = "0")]
+    #[arg(
+        short = 'd',
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+        default_value = "0"
+    )]
     pub n_depth: Vec<u32>,
 
     /// How often each test is repeated
     #[arg(short, long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub repetitions: u32,
 
     /// Numbers of threads that compute on the CPU
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "2",
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', allow_negative_numbers = true, default_value = "2",
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Vec<u32>,
 
@@ -52,7 +73,8 @@ Measures tokens per second, and the share of what the machine allows.
 ppN processes a prompt of N random tokens and reads the logits of the last one. tgN generates N tokens \
 one by one, the likeliest each time, as `monel run` does; `@ dN` starts with N tokens in the context. \
 On the CPU the ceiling is measured just before each test: the rate of integer products for prompts, \
-reading weights and cached keys and values for generation. Flags that take several values by commas measure every combination.";
+reading weights and cached keys and values for generation. Flags that take several values by commas measure every combination. Ctrl-C stops; the tests that were \
+finished are printed.";
 
 const EXAMPLES: &str = "\
 EXAMPLES:

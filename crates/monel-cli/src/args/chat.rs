@@ -25,7 +25,7 @@ pub struct Args {
     pub n_predict: Limit,
 
     /// The context's length in tokens; 0 for the model's own [default: the model's own, at most 4096]
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
     pub ctx_size: Option<u32>,
 
     /// Write a timeline of the conversation to FILE: Chrome trace JSON, which Perfetto opens

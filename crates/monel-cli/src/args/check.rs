@@ -1,6 +1,7 @@
 //! `monel check`: whether a device computes right.
 
 use super::common::{DeviceArgs, ThreadArgs};
+use super::parse;
 
 /// What `check` is told.
 #[allow(missing_docs)]
@@ -17,7 +18,7 @@ pub struct Args {
     pub dtype: Option<String>,
 
     /// Only cases whose inputs have at most N values in all: a quick look, or a slow device
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse::count, allow_negative_numbers = true)]
     pub max_values: Option<usize>,
 
     /// Print one JSON object with every case
@@ -33,7 +34,7 @@ pub struct Args {
 const LONG_ABOUT: &str = "\
 Runs every op on a device, for every type and many shapes, and compares the values with a slow \
 reference in double precision. A case is ok, failed (with its error and the tolerance) or refused \
-(with the reason): what a device accepts it must compute right. Ends with 1 when anything failed.";
+(with the reason): what a device accepts it must compute right. Ends with 1 when anything failed. Ctrl-C stops it and prints the cases so far.";
 
 const EXAMPLES: &str = "\
 EXAMPLES:

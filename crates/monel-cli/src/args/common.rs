@@ -2,15 +2,14 @@
 //!
 //! A struct in here carries no description of its own: clap would show it as the command's.
 
-use std::fs::File;
-use std::io::{self, IsTerminal, Read};
-use std::path::{Path, PathBuf};
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 
 use monel::DType;
 
 use super::parse::{self, Seed};
 use crate::exit::UsageError;
-use crate::interrupt;
+use crate::input;
 
 // The model: a word of its own or `-m`.
 #[allow(missing_docs)]
@@ -52,7 +51,7 @@ pub struct ModelPromptArgs {
     #[arg(short, long, value_name = "PROMPT", conflicts_with = "file", allow_hyphen_values = true)]
     pub prompt: Option<String>,
 
-    /// Read the prompt from this file; one final newline is dropped
+    /// Read the prompt from this file, of at most 64 MiB; one final newline is dropped
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 }
@@ -93,33 +92,19 @@ impl ModelPromptArgs {
     }
 }
 
-/// Bytes of a prompt's file, at most: more than any context holds, and no endless device.
-const LONGEST: u64 = 64 << 20;
-
-/// The file's bytes, if there are at most so many. Ctrl-C ends the program while it waits for a pipe.
-fn read_up_to(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let _waiting = interrupt::ends_here();
-    let mut bytes = Vec::new();
-    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most {
-        return Err(io::Error::other(format!("it has more than {} MiB, expected a text", most >> 20)));
-    }
-    Ok(bytes)
-}
-
 impl PromptSource {
     /// The prompt's text. From a file one final newline (`\n` or `\r\n`) is dropped; stdin is taken as it
     /// is, and a terminal is refused, because it would look like a hang.
     ///
     /// # Errors
-    /// When the file or stdin cannot be read or is not UTF-8; a [`UsageError`] when stdin is a terminal.
+    /// When the file or stdin cannot be read, is longer than [`input::LONGEST_PROMPT`] or is not UTF-8; a [`UsageError`] when stdin is a terminal.
     pub fn read(&self, command: &'static str) -> anyhow::Result<String> {
         match self {
             Self::Text(text) => Ok(text.clone()),
             Self::File(path) => {
-                let bytes = read_up_to(path, LONGEST)
+                let bytes = input::file(path, input::LONGEST_PROMPT)
                     .map_err(|e| anyhow::anyhow!("cannot read the prompt from {}: {e}", path.display()))?;
-                let mut text = utf8(bytes, &path.display().to_string())?;
+                let mut text = input::utf8(bytes, &format!("the prompt from {}", path.display()))?;
                 if text.ends_with('\n') {
                     text.pop();
                     if text.ends_with('\r') {
@@ -134,23 +119,12 @@ impl PromptSource {
             )
             .into()),
             Self::Stdin => {
-                let _waiting = interrupt::ends_here();
-                let mut bytes = Vec::new();
-                io::stdin()
-                    .lock()
-                    .read_to_end(&mut bytes)
+                let bytes = input::stdin(input::LONGEST_PROMPT)
                     .map_err(|e| anyhow::anyhow!("cannot read the prompt from standard input: {e}"))?;
-                utf8(bytes, "standard input")
+                input::utf8(bytes, "the prompt from standard input")
             }
         }
     }
-}
-
-fn utf8(bytes: Vec<u8>, place: &str) -> anyhow::Result<String> {
-    String::from_utf8(bytes).map_err(|e| {
-        let at = e.utf8_error().valid_up_to();
-        anyhow::anyhow!("the prompt from {place} is not UTF-8 text: byte {at} is {:#04x}", e.as_bytes()[at])
-    })
 }
 
 // The device alone.
@@ -183,7 +157,7 @@ pub struct CacheArgs {
 #[derive(Debug, Clone, clap::Args)]
 pub struct ThreadArgs {
     /// Threads that compute on the CPU [default: the number of physical cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true,
           help_heading = "Device and memory")]
     pub threads: Option<u32>,
 }
@@ -194,23 +168,27 @@ pub struct ThreadArgs {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// The temperature; 0 always takes the likeliest token
-    #[arg(long, alias = "temperature", value_name = "T", default_value = "0.8", value_parser = parse::from_zero)]
+    #[arg(long, alias = "temperature", value_name = "T", default_value = "0.8", value_parser = parse::from_zero,
+          allow_negative_numbers = true)]
     pub temp: f32,
 
     /// Choose among the K likeliest tokens; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 40)]
+    #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
     pub top_k: u32,
 
     /// Choose among the likeliest tokens that together reach this probability; 1 for all
-    #[arg(long, value_name = "P", default_value = "0.95", value_parser = parse::probability)]
+    #[arg(long, value_name = "P", default_value = "0.95", value_parser = parse::probability,
+          allow_negative_numbers = true)]
     pub top_p: f32,
 
     /// Leave out tokens less likely than this share of the likeliest one; 0 for none
-    #[arg(long, value_name = "P", default_value = "0.05", value_parser = parse::probability)]
+    #[arg(long, value_name = "P", default_value = "0.05", value_parser = parse::probability,
+          allow_negative_numbers = true)]
     pub min_p: f32,
 
     /// Divide the logits of recent tokens by this; 1 for no penalty
-    #[arg(long, value_name = "X", default_value = "1", value_parser = parse::over_zero)]
+    #[arg(long, value_name = "X", default_value = "1", value_parser = parse::over_zero,
+          allow_negative_numbers = true)]
     pub repeat_penalty: f32,
 
     /// Take this from the logits of recent tokens; 0 for no penalty

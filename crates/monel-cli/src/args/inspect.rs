@@ -18,7 +18,7 @@ pub struct Args {
 
     /// The context's length that the memory is planned for; 0 for the model's own [default: the model's
     /// own, at most 4096]
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
     pub ctx_size: Option<u32>,
 
     /// Print one JSON object with the metadata, the tensors and the memory plan

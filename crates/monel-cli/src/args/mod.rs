@@ -131,6 +131,37 @@ pub(crate) mod tests {
         }
     }
 
+    /// A negative number is a value, not an unknown flag: the message says what is allowed.
+    #[test]
+    fn numbers_below_the_range_are_told_the_range() {
+        let mut seen = 0;
+        for command in all() {
+            for argument in command.get_arguments() {
+                let names = argument.get_value_names().unwrap_or_default();
+                if !names
+                    .iter()
+                    .any(|name| ["N", "N,...", "T", "K", "P", "X", "SEED"].contains(&name.as_str()))
+                {
+                    continue;
+                }
+                let flag = format!("--{}", argument.get_long().unwrap());
+                if flag == "--presence-penalty" {
+                    // Any number will do.
+                    continue;
+                }
+                let words = [command.get_name(), flag.as_str(), "-7"];
+                let error = command.clone().try_get_matches_from(words).unwrap_err();
+                let message = error.to_string();
+                assert_eq!(error.kind(), clap::error::ErrorKind::ValueValidation, "{words:?}: {message}");
+                let first = message.lines().next().unwrap_or_default();
+                let range = ["expected a", "is not in "].iter().any(|says| first.contains(says));
+                assert!(first.contains("'-7'") && range && !message.contains("tip:"), "{words:?}: {message}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 20, "{seen} numbers");
+    }
+
     /// The examples in the help are commands, so they must parse.
     #[test]
     fn examples_parse() {

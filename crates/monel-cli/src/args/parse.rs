@@ -67,6 +67,17 @@ fn number(text: &str, what: &str, holds: impl Fn(f32) -> bool) -> Result<f32, St
     }
 }
 
+/// A number of things.
+pub fn count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|e| format!("expected a whole number, 0 or more: {e}"))
+}
+
+/// The tokens of a window of which the second half is predicted.
+pub fn window(text: &str) -> Result<u32, String> {
+    let fits = |n: &u32| *n >= 4 && n.is_multiple_of(2);
+    text.parse().ok().filter(fits).ok_or_else(|| "expected an even number, 4 or more".to_string())
+}
+
 /// A number from 0, such as a temperature.
 pub fn from_zero(text: &str) -> Result<f32, String> {
     number(text, "a number, 0 or more", |v| v >= 0.0)
@@ -95,20 +106,32 @@ pub fn finite(text: &str) -> Result<f32, String> {
 }
 
 /// A list of token ids as people and programs write them: separated by commas, blanks or both, with or
-/// without brackets around.
+/// without brackets around. One comma may follow the last.
 ///
 /// # Errors
-/// Names the first part that is no id.
+/// Names the first part that is no id, and says where one is missing.
 pub fn ids(text: &str) -> Result<Vec<u32>, String> {
     let inner = text.trim();
-    let inner = inner.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(inner);
-    inner
-        .split(|c: char| c == ',' || c.is_whitespace())
-        .filter(|part| !part.is_empty())
-        .map(|part| {
-            part.parse().map_err(|e| format!("expected token ids such as 1,2,3, found '{part}' ({e})"))
-        })
-        .collect()
+    let inner = inner.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(inner).trim();
+    if inner.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut ids = Vec::new();
+    for part in inner.strip_suffix(',').unwrap_or(inner).split(',') {
+        let before = ids.len();
+        for word in part.split_whitespace() {
+            let wrong = |e| format!("expected token ids such as 1,2,3, found '{word}' ({e})");
+            ids.push(word.parse().map_err(wrong)?);
+        }
+        if ids.len() == before {
+            let place = match ids.last() {
+                Some(last) => format!("after {last}"),
+                None => "at the start".to_string(),
+            };
+            return Err(format!("expected token ids such as 1,2,3, found a comma without an id {place}"));
+        }
+    }
+    Ok(ids)
 }
 
 #[cfg(test)]
@@ -142,6 +165,14 @@ mod tests {
     }
 
     #[test]
+    fn windows_have_two_halves() {
+        assert_eq!((window("4"), window("512")), (Ok(4), Ok(512)));
+        for text in ["2", "5", "-4", "x", "4294967296"] {
+            assert!(window(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn ids_in_every_usual_form() {
         for text in ["1,2,3", "1 2 3", "[1, 2, 3]", " 1,\n2\t3,\r\n"] {
             assert_eq!(ids(text), Ok(vec![1, 2, 3]), "{text:?}");
@@ -149,6 +180,13 @@ mod tests {
         assert_eq!(ids(" \n"), Ok(vec![]));
         assert!(ids("1,x,3").is_err_and(|e| e.contains("'x'")));
         assert!(ids("1,-2").is_err());
+        for (text, place) in
+            [("1,,2", "after 1"), ("1, ,2", "after 1"), (",1", "at the start"), ("7,,", "after 7")]
+        {
+            assert!(ids(text).is_err_and(|e| e.ends_with(place)), "{text}");
+        }
+        assert!(ids(",").is_err());
+        assert_eq!(ids("[]"), Ok(vec![]));
         assert!(ids("4294967296").is_err());
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::common::{CacheArgs, DeviceArgs, ModelArgs, ThreadArgs};
+use super::parse;
 
 /// What `perplexity` is told.
 #[allow(missing_docs)]
@@ -13,13 +14,13 @@ pub struct Args {
     #[command(flatten)]
     pub model: ModelArgs,
 
-    /// The text
+    /// The text, of at most 256 MiB
     #[arg(short, long, value_name = "TEXT")]
     pub file: PathBuf,
 
-    /// The length of a chunk in tokens; its second half is predicted
+    /// The length of a chunk in tokens, an even number; its second half is predicted
     #[arg(short, long, value_name = "N", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(4..))]
+          value_parser = parse::window, allow_negative_numbers = true)]
     pub ctx_size: u32,
 
     /// Print one JSON object: ppl, stderr, chunks, tokens
@@ -39,7 +40,8 @@ Measures how well a model predicts a text: the exponential of the mean negative 
 token, with its standard error. Lower is better; a change of quantization or device shows in it.
 
 The text is cut into chunks of -c tokens; in each the first half is context, the second is predicted. \
-It must have at least one chunk.";
+It must have at least one chunk. Ctrl-C stops it; what is printed then is the perplexity of the chunks \
+that were finished.";
 
 const EXAMPLES: &str = "\
 EXAMPLES:

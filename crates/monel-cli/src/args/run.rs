@@ -26,7 +26,7 @@ pub struct Args {
     pub n_predict: Limit,
 
     /// The context's length in tokens; 0 for the model's own [default: the model's own, at most 4096]
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
     pub ctx_size: Option<u32>,
 
     /// No chat template: the prompt is continued as it is; special tokens in it are recognised
@@ -38,7 +38,7 @@ pub struct Args {
     pub ids: Option<String>,
 
     /// With --json: the N likeliest tokens of each step, with their log-probabilities
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub logprobs: Option<u32>,
 
     /// Write a timeline of the run to FILE: Chrome trace JSON, which Perfetto opens
@@ -182,6 +182,9 @@ mod tests {
         assert!(input(&["-m", "m", "--ids", "1", "text"]).is_err());
         assert!(input(&["m", "--ids", "1,x"]).unwrap_err().to_string().contains("'x'"));
         assert!(input(&["m", "--ids", ""]).is_err());
+        assert!(
+            input(&["m", "--ids", "1,,2"]).is_err_and(|e| e.to_string().contains("without an id after 1"))
+        );
         assert!(parse::<Args>(&["m", "--ids", "1", "text"]).is_err());
         assert!(parse::<Args>(&["m", "--ids", "1", "-p", "text"]).is_err());
     }

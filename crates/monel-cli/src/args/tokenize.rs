@@ -21,7 +21,7 @@ pub struct Args {
 
 const LONG_ABOUT: &str = "\
 Turns the text on stdin into the model's token ids, on one line. Every byte counts, a final newline \
-too: printf leaves it out, echo does not.
+too: printf leaves it out, echo does not. The text may have up to 256 MiB.
 
 The ids are those that `monel run --raw` would feed: with a beginning-of-sequence token if the model \
 wants one, and with special tokens such as <|im_start|> recognised; --no-special leaves both out.";

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use monel::device::software::ceiling::{self, Kind};
 use monel::device::software::simd::Isa;
-use monel::{Device, DeviceKind};
+use monel::{CancelToken, Device, DeviceKind};
 use monel_llm::bench::{Test, median};
 use monel_llm::work::Work;
 use monel_llm::{Context, ContextOptions, ModelFile};
@@ -16,9 +16,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::args::bench::Args;
-use crate::exit::Outcome;
-use crate::output::{Align, Output, Table, note};
-use crate::{interrupt, session};
+use crate::exit::{Outcome, UsageError};
+use crate::output::{Align, Output, Table, note, plain};
+use crate::session;
 
 #[derive(Serialize)]
 struct Row {
@@ -76,33 +76,40 @@ fn ceiling(device: &Device, threads: usize, test: Test, work: Work) -> Option<Ce
     Some(Ceiling { of: kind.name(), path: path.name(), per_second, units, seconds })
 }
 
-/// Runs every combination of the flags.
+/// Runs every combination of the flags; after Ctrl-C it prints those that were finished.
 ///
 /// # Errors
 /// Whatever keeps the model from being loaded or run, and stdout's errors.
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
-    let path = session::path(args.model.spec())?;
     let mut rows = Vec::new();
     let mut name = String::new();
-    for &threads in &args.threads {
+    let tests = tests(args);
+    if tests.is_empty() {
+        let what = "nothing to measure: give -p or -n a number over 0".to_string();
+        return Err(UsageError(what, "bench").into());
+    }
+    let path = session::path(args.model.spec())?;
+    let cancel = session::cancel_on_interrupt();
+    let all = tests.len() * args.threads.len();
+    'all: for &threads in &args.threads {
         let device = session::device(args.device.device.as_deref(), Some(threads))?;
         let file = ModelFile::open(&path)?;
         let warm_up = match device.info().kind {
             DeviceKind::Cpu | DeviceKind::Software => Duration::ZERO,
             DeviceKind::Integrated | DeviceKind::Discrete => WARM_UP,
         };
-        let tests = tests(args);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
         let cache = session::context_options(&file, None, &args.cache);
         let options = ContextOptions { context: Some(positions), ..cache };
         let model = session::load(file, &device, &options)?;
         name.clone_from(&model.name);
         let mut context = session::context(&model, &options)?;
-        for test in tests {
+        for &test in &tests {
             let work = context.work(test)?;
             let ceiling = ceiling(&device, threads as usize, test, work);
-            let Some(tps) = measure(&mut context, test, args.repetitions, warm_up)? else {
-                return Ok(Outcome::Interrupted);
+            let tps = match measure(&mut context, test, args.repetitions, warm_up, &cancel) {
+                Err(error) if error.is_cancelled() => break 'all,
+                tps => tps?,
             };
             let tps_median = median(&tps);
             let tests_per_second = tps_median / test.tokens() as f64;
@@ -122,9 +129,13 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
             note(format_args!("{}: {tps_median:.1} tok/s", test.name()));
         }
     }
+    let outcome = if rows.len() < all { Outcome::Interrupted } else { Outcome::Done };
+    if outcome == Outcome::Interrupted {
+        note(format_args!("[stopped after {} of {all} tests]", rows.len()));
+    }
     if args.json {
         out.json(&json!({ "model": name, "results": rows }))?;
-        return Ok(Outcome::Done);
+        return Ok(outcome);
     }
     let [left, right] = [Align::Left, Align::Right];
     let mut table = Table::new([
@@ -154,9 +165,9 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
             share,
         ]);
     }
-    out.line(name)?;
+    out.line(plain(&name))?;
     out.line(table)?;
-    Ok(Outcome::Done)
+    Ok(outcome)
 }
 
 /// `1204 GOP/s int8`, `31.2 GB/s read`; `-` where no ceiling is measured.
@@ -183,25 +194,23 @@ fn tests(args: &Args) -> Vec<Test> {
 /// How long a GPU is kept busy before anything is measured: from idle it takes some 400 ms to its full clock.
 const WARM_UP: Duration = Duration::from_millis(600);
 
-/// A warm-up and the repetitions; `None` after Ctrl-C.
+/// A warm-up and the repetitions; cancelled by the token.
 fn measure(
     context: &mut Context,
     test: Test,
     repetitions: u32,
     warm_up: Duration,
-) -> anyhow::Result<Option<Vec<f64>>> {
+    cancel: &CancelToken,
+) -> monel_llm::Result<Vec<f64>> {
     let mut tps = Vec::new();
     let began = Instant::now();
     let mut warm = false;
     while tps.len() < repetitions as usize {
-        let value = context.bench(test)?;
+        let value = context.bench(test, cancel)?;
         if warm {
             tps.push(value);
         }
         warm = began.elapsed() >= warm_up;
-        if interrupt::requested() {
-            return Ok(None);
-        }
     }
-    Ok(Some(tps))
+    Ok(tps)
 }

@@ -3,7 +3,7 @@
 //! The whole conversation is rendered by the model's template each time; the context evaluates only what it has not
 //! seen. Ctrl-C stops an answer and keeps the conversation; Ctrl-D ends it.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 use anyhow::Context as _;
 use monel::CancelToken;
@@ -17,7 +17,7 @@ use crate::args::common::PromptSource;
 use crate::exit::Outcome;
 use crate::output::{Output, note};
 use crate::timeline::Timeline;
-use crate::{interrupt, models, session, terminal};
+use crate::{input, interrupt, models, session, terminal};
 
 /// Talks until the input ends.
 ///
@@ -121,13 +121,13 @@ impl Talk {
 /// Lines of the user: edited, with history, where stdin is a terminal; as they come where it is not.
 enum Lines {
     Terminal(Box<rustyline::DefaultEditor>, Option<std::path::PathBuf>),
-    Pipe(std::io::Lines<std::io::StdinLock<'static>>),
+    Pipe(std::io::StdinLock<'static>),
 }
 
 impl Lines {
     fn open() -> anyhow::Result<Lines> {
         if !std::io::stdin().is_terminal() {
-            return Ok(Lines::Pipe(std::io::BufRead::lines(std::io::stdin().lock())));
+            return Ok(Lines::Pipe(std::io::stdin().lock()));
         }
         terminal::keep();
         let mut editor = rustyline::DefaultEditor::new().context("cannot edit lines on this terminal")?;
@@ -139,13 +139,21 @@ impl Lines {
         Ok(Lines::Terminal(Box::new(editor), history))
     }
 
+    /// The next line; an empty one for what is no text, which is said and left out.
     fn next(&mut self) -> anyhow::Result<Option<String>> {
         match self {
-            Lines::Pipe(lines) => {
+            Lines::Pipe(stdin) => {
                 // What came too late for the answer before is dealt with.
                 interrupt::clear();
                 let _waiting = interrupt::ends_here();
-                lines.next().transpose().context("cannot read from standard input")
+                let line = input::line(stdin, input::LONGEST_PROMPT);
+                let Some(line) = line.context("cannot read a line from standard input")? else {
+                    return Ok(None);
+                };
+                Ok(Some(input::utf8(line, "the line").unwrap_or_else(|error| {
+                    note(format_args!("{error}: it is left out"));
+                    String::new()
+                })))
             }
             Lines::Terminal(editor, history) => {
                 interrupt::clear();
@@ -164,6 +172,12 @@ impl Lines {
                     }
                     Err(ReadlineError::Eof) => Ok(None),
                     Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
+                    Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                        // The rest of what was pasted is no message of its own.
+                        terminal::forget_typed();
+                        note("the line is not UTF-8 text: it is left out (is the terminal set to UTF-8?)");
+                        Ok(Some(String::new()))
+                    }
                     Err(error) => Err(error).context("cannot read from the terminal"),
                 }
             }

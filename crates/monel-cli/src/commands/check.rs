@@ -13,7 +13,7 @@ use crate::interrupt;
 use crate::output::{Align, Output, Table, note};
 use crate::session;
 
-/// Runs the cases and prints a table of ops and types, or all cases as JSON.
+/// Runs the cases and prints a table of ops and types, or all cases as JSON; after Ctrl-C those that ran.
 ///
 /// # Errors
 /// When the device cannot be opened, no case matches the flags, and stdout's errors.
@@ -26,10 +26,9 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         None => None,
     };
     let device = session::device(args.device.device.as_deref(), args.threads.threads)?;
-    let _running = interrupt::ends_here();
     let filter = Filter { op: args.op.clone(), dtype, max_values: args.max_values };
-    let report = check::run(&device, &filter);
-    if report.results.is_empty() {
+    let report = check::run_while(&device, &filter, &mut || !interrupt::requested());
+    if report.cases == 0 {
         let mut ops: Vec<&str> = monel::ops::cases().iter().map(|c| c.op.name()).collect();
         ops.sort_unstable();
         ops.dedup();
@@ -41,7 +40,15 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
         table(&report, out)?
     }
     note(format_args!("{} passed, {} failed, {} refused", report.passed, report.failed, report.refused));
+    if stopped(&report) {
+        note(format_args!("[stopped after {} of {} cases]", report.results.len(), report.cases));
+        return Ok(Outcome::Interrupted);
+    }
     Ok(if report.failed == 0 { Outcome::Done } else { Outcome::Failed })
+}
+
+fn stopped(report: &Report) -> bool {
+    report.results.len() < report.cases
 }
 
 fn report_json(report: &Report, id: &str) -> Value {
@@ -62,6 +69,7 @@ fn report_json(report: &Report, id: &str) -> Value {
         "passed": report.passed,
         "failed": report.failed,
         "refused": report.refused,
+        "stopped": stopped(report),
         "results": rows.collect::<Vec<_>>(),
     })
 }

@@ -14,10 +14,11 @@ use crate::session;
 /// Lists the machine's devices.
 ///
 /// # Errors
-/// Stdout's errors, and CPU features that are asked for and not there. A device that cannot be opened is left out and
+/// Stdout's errors, CPU features that are asked for and not there, and other settings that the environment cannot have. A device that cannot be opened is left out and
 /// named on stderr, as is what keeps the machine's GPUs from being listed.
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
     let mut list = Vec::new();
+    monel::device::environment()?;
     let used = Isa::from_env().map_err(monel::Error::Features)?;
     let allowed: Vec<&str> = Isa::available().map(Isa::name).collect();
     let columns =
@@ -34,6 +35,7 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
             }
         };
         let (info, memory) = (device.info(), device.memory());
+        info.warnings.iter().for_each(|warning| note(format_args!("warning: {}: {warning}", info.id)));
         let mut capabilities: Vec<String> = device.capabilities().iter().map(|c| (*c).to_string()).collect();
         capabilities.extend(info.features.iter().cloned());
         table.row([

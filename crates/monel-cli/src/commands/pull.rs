@@ -17,7 +17,8 @@ pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome
     if args.json {
         out.json(&pulled)?;
     } else {
-        out.line(pulled.path.display())?;
+        // For a program that opens it: as it is.
+        out.bytes(format!("{}\n", pulled.path.display()).as_bytes())?;
     }
     Ok(Outcome::Done)
 }

@@ -13,8 +13,8 @@ use serde::Serialize;
 use crate::args::run::{Args, Input};
 use crate::exit::Outcome;
 use crate::output::{Output, note};
-use crate::session;
 use crate::timeline::Timeline;
+use crate::{interrupt, session};
 
 /// The JSON of a run.
 #[derive(Serialize)]
@@ -117,6 +117,7 @@ fn prompt_ids(model: &Arc<Model>, prompt: &str, raw: bool) -> anyhow::Result<Vec
     match template {
         Some(Ok(template)) => {
             let messages = [Message::new("user", prompt)];
+            let _encoding = interrupt::ends_here();
             let text = template.render(&messages, &ChatOptions::default())?;
             Ok(model.tokenizer.encode_prompt(&text)?)
         }
@@ -124,10 +125,10 @@ fn prompt_ids(model: &Arc<Model>, prompt: &str, raw: bool) -> anyhow::Result<Vec
             note(
                 "this model has no chat template: continuing the text as it is (--raw says so from the start)",
             );
-            Ok(model.tokenizer.encode(prompt, true, true)?)
+            session::encode(model, prompt, true, true)
         }
         Some(Err(error)) => Err(error.clone()).context("use --raw to continue the text as it is"),
-        None => Ok(model.tokenizer.encode(prompt, true, true)?),
+        None => session::encode(model, prompt, true, true),
     }
 }
 
@@ -150,7 +151,7 @@ fn report<'a>(
         steps: steps.collect(),
         timings: Timings {
             load_ms: ms(model.load_time),
-            prompt_tokens: request.prompt.len(),
+            prompt_tokens: generated.prompt_tokens,
             prompt_ms: ms(generated.prompt_time),
             predicted_tokens: generated.steps.len(),
             predicted_ms: ms(generated.predicted_time),

@@ -1,6 +1,6 @@
 //! `monel tokenize`: text on stdin, ids on stdout.
 
-use std::io::{Read, Write};
+use std::io::Write;
 
 use anyhow::Context as _;
 use monel_gguf::Gguf;
@@ -9,9 +9,9 @@ use serde_json::json;
 
 use crate::args::tokenize::Args;
 use crate::exit::Outcome;
-use crate::interrupt;
 use crate::output::Output;
 use crate::session;
+use crate::{input, interrupt};
 
 /// Prints the ids of every byte of stdin.
 ///
@@ -19,11 +19,10 @@ use crate::session;
 /// When the model or stdin cannot be read, and stdout's errors.
 pub fn run<W: Write>(args: &Args, out: &mut Output<W>) -> anyhow::Result<Outcome> {
     let tokenizer = tokenizer(args.model.spec())?;
-    let mut text = Vec::new();
-    let waiting = interrupt::ends_here();
-    std::io::stdin().lock().read_to_end(&mut text).context("cannot read the text from standard input")?;
-    drop(waiting);
+    let text = input::stdin(input::LONGEST_TEXT).context("cannot read the text from standard input")?;
+    let encoding = interrupt::ends_here();
     let ids = tokenizer.encode(&text, !args.no_special, !args.no_special)?;
+    drop(encoding);
     if args.json {
         out.json(&json!({ "ids": ids }))?;
     } else {

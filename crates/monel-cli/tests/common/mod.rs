@@ -42,6 +42,30 @@ pub fn until(what: impl std::fmt::Display, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// What a command printed, read as it comes; fails after a minute.
+#[cfg(unix)]
+pub fn end_of(child: std::process::Child) -> Output {
+    use rustix::process::{Pid, Signal, kill_process};
+    let pid = Pid::from_child(&child);
+    let (done, output) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(child.wait_with_output()));
+    output.recv_timeout(Duration::from_secs(60)).map(Result::unwrap).unwrap_or_else(|_| {
+        kill_process(pid, Signal::KILL).unwrap();
+        panic!("waited a minute for the end");
+    })
+}
+
+/// Whether there is a Vulkan device. Without one a test says that it was skipped; with `MONEL_REQUIRE_VULKAN` it fails.
+pub fn vulkan(cache: &Path) -> bool {
+    let output = monel(cache).args(["devices", "--json"]).output().unwrap();
+    if stdout(&output).contains("\"vulkan:0\"") {
+        return true;
+    }
+    assert!(std::env::var_os("MONEL_REQUIRE_VULKAN").is_none(), "{}", stderr(&output));
+    eprintln!("skipped: {} needs a Vulkan device", std::thread::current().name().unwrap_or("a test"));
+    false
+}
+
 /// An executable script.
 #[cfg(unix)]
 pub fn script(path: &Path, body: &str) {

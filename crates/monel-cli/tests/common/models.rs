@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
+use monel::quant::{BlockType, quantize_row};
 use monel_gguf::{Array, GgmlType, GgufWriter, Value};
 
 pub const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -38,6 +39,36 @@ const CONTEXT: u32 = 1 << 20;
 /// end by itself: the row of its end token in the output head is zero, which is never the largest logit. Its context
 /// is a million tokens, so that an answer takes as long as a test wants.
 pub fn tiny(directory: &Path, template: Option<&str>) -> String {
+    tiny_named(directory, template, "tiny")
+}
+
+/// The same under another name.
+pub fn tiny_named(directory: &Path, template: Option<&str>, name: &str) -> String {
+    tiny_changed(directory, template, name, |_, _| ())
+}
+
+/// The same with other weights: `change` sees the name and the values of each.
+pub fn tiny_changed(
+    directory: &Path,
+    template: Option<&str>,
+    name: &str,
+    change: impl Fn(&str, &mut [f32]),
+) -> String {
+    write(directory, template, name, GgmlType::F32, change)
+}
+
+/// The same with matrices in blocks of eight bits, for which activations are rounded to eight bits too.
+pub fn tiny_q8(directory: &Path, change: impl Fn(&str, &mut [f32])) -> String {
+    write(directory, None, "tiny", GgmlType::Q8_0, change)
+}
+
+fn write(
+    directory: &Path,
+    template: Option<&str>,
+    name: &str,
+    matrix: GgmlType,
+    change: impl Fn(&str, &mut [f32]),
+) -> String {
     let mut tokens: Vec<Vec<u8>> = [&b"<unk>"[..], b"<s>", b"</s>", b"<0x0A>"].map(<[u8]>::to_vec).into();
     let mut types = vec![2, 3, 3, 6];
     tokens.push("\u{2581}".into());
@@ -50,7 +81,7 @@ pub fn tiny(directory: &Path, template: Option<&str>) -> String {
         gguf.set(key, value).unwrap();
     };
     set("general.architecture", Value::String(b"llama".to_vec()));
-    set("general.name", Value::String(b"tiny".to_vec()));
+    set("general.name", Value::String(name.as_bytes().to_vec()));
     for (key, number) in [
         ("context_length", CONTEXT),
         ("embedding_length", WIDTH as u32),
@@ -89,7 +120,8 @@ pub fn tiny(directory: &Path, template: Option<&str>) -> String {
         ("blk.0.ffn_down", vec![FFN, WIDTH]),
     ];
     for (name, shape) in &matrices {
-        gguf.tensor(&format!("{name}.weight"), GgmlType::F32, shape).unwrap();
+        let ty = if shape.len() == 1 { GgmlType::F32 } else { matrix };
+        gguf.tensor(&format!("{name}.weight"), ty, shape).unwrap();
     }
     let path = directory.join("tiny.gguf");
     let mut data = gguf.start(BufWriter::new(File::create(&path).unwrap())).unwrap();
@@ -105,7 +137,12 @@ pub fn tiny(directory: &Path, template: Option<&str>) -> String {
             _ if shape.len() == 1 => values.fill(1.0),
             _ => values.iter_mut().for_each(|v| *v *= 0.3),
         }
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        change(name, &mut values);
+        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        if shape.len() > 1 && matrix == GgmlType::Q8_0 {
+            bytes.resize(BlockType::Q8_0.row_bytes(values.len()), 0);
+            quantize_row(BlockType::Q8_0, &values, &mut bytes).unwrap();
+        }
         data.tensor(&format!("{name}.weight"), &bytes).unwrap();
     }
     data.finish().unwrap();

@@ -66,7 +66,12 @@ impl Terminal {
 
     /// Types.
     pub fn keys(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).unwrap();
+        self.bytes(keys.as_bytes());
+    }
+
+    /// Types what need not be text.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.keyboard.write_all(bytes).unwrap();
     }
 
     /// Waits until this is shown, after what was waited for before.

@@ -1,4 +1,5 @@
-//! The numbers of a model: read from `ARCH.name` keys, checked once, so that nothing later divides by zero.
+//! The numbers of a model: read from `ARCH.name` keys, checked once, so that nothing later divides by zero, on whatever
+//! device.
 
 use crate::error::{Error, Result};
 use monel::ops::{RopeKind, RopeScaling};
@@ -86,6 +87,8 @@ impl Hyper {
         }
         let context = required("context_length")?;
         let base = metadata.get_f32(&key("rope.freq_base"))?.unwrap_or(10_000.0);
+        let base = above_zero(key("rope.freq_base"), base)?;
+        let eps = key("attention.layer_norm_rms_epsilon");
         let scaling = scaling(metadata, arch, context)?;
         Ok(Hyper {
             arch: arch.to_string(),
@@ -97,7 +100,7 @@ impl Hyper {
             value_head: optional("attention.value_length", key_head)?,
             ffn: required("feed_forward_length")?,
             context,
-            eps: metadata.require_f32(&key("attention.layer_norm_rms_epsilon"))?,
+            eps: above_zero(eps.clone(), metadata.require_f32(&eps)?)?,
             rope: RopeParams { kind: rope_kind, dims, base, scaling },
             window: metadata
                 .get_u32(&key("attention.sliding_window"))?
@@ -108,27 +111,47 @@ impl Hyper {
     }
 }
 
+/// The number, if it is finite and above 0; NaN is neither.
+fn above_zero(key: String, value: f32) -> Result<f32> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(value);
+    }
+    Err(Error::Metadata { key, found: value.to_string(), expected: ABOVE_ZERO.to_string() })
+}
+
+/// What numbers have to be that something is divided by.
+pub(crate) const ABOVE_ZERO: &str = "a finite number above 0";
+
 /// `rope.scaling.*`: none, linear, or yarn (arXiv 2309.00071).
 fn scaling(metadata: &Metadata, arch: &str, context: usize) -> Result<RopeScaling> {
     let key = |name: &str| format!("{arch}.rope.scaling.{name}");
-    let factor = metadata.get_f32(&key("factor"))?.unwrap_or(1.0);
+    let number = |name: &str, default: f32| -> Result<f32> {
+        above_zero(key(name), metadata.get_f32(&key(name))?.unwrap_or(default))
+    };
+    let factor = number("factor", 1.0)?;
     let kind = metadata.get_str(&key("type"))?.unwrap_or("none");
-    if !(factor.is_finite() && factor > 0.0) {
-        let expected = "a positive number".to_string();
-        return Err(Error::Metadata { key: key("factor"), found: factor.to_string(), expected });
-    }
     match kind {
         "none" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear(factor)),
         "yarn" => {
             let original = metadata.get_u32(&key("original_context_length"))?.map_or(context, |n| n as usize);
+            if original == 0 {
+                let (key, expected) =
+                    (key("original_context_length"), "a number of tokens above 0".to_string());
+                return Err(Error::Metadata { key, found: original.to_string(), expected });
+            }
+            // Its share; 0 is plain interpolation.
+            let ext_factor = match metadata.get_f32(&key("yarn_ext_factor"))? {
+                Some(0.0) => 0.0,
+                _ => number("yarn_ext_factor", 1.0)?,
+            };
             Ok(RopeScaling::Yarn {
                 factor,
                 original_context: original,
-                beta_fast: metadata.get_f32(&key("yarn_beta_fast"))?.unwrap_or(32.0),
-                beta_slow: metadata.get_f32(&key("yarn_beta_slow"))?.unwrap_or(1.0),
-                ext_factor: metadata.get_f32(&key("yarn_ext_factor"))?.unwrap_or(1.0),
-                attn_factor: metadata.get_f32(&key("attn_factor"))?.unwrap_or(1.0),
+                beta_fast: number("yarn_beta_fast", 32.0)?,
+                beta_slow: number("yarn_beta_slow", 1.0)?,
+                ext_factor,
+                attn_factor: number("attn_factor", 1.0)?,
             })
         }
         other => Err(Error::Metadata {

@@ -11,6 +11,7 @@ mod llama;
 mod qwen2;
 
 pub use block::{Cache, Inputs, Layer};
+pub(crate) use hyper::ABOVE_ZERO;
 pub use hyper::{Hyper, RopeParams};
 
 use crate::error::{Error, Result};

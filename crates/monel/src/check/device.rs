@@ -44,7 +44,9 @@ pub struct Report {
     pub failed: usize,
     /// Cases that the device says it does not compute.
     pub refused: usize,
-    /// Each case.
+    /// Cases there were to run; more than there are results where the check was stopped.
+    pub cases: usize,
+    /// Each case that ran.
     pub results: Vec<Row>,
 }
 
@@ -69,7 +71,15 @@ pub struct Row {
 
 /// Runs the cases of all ops that `filter` accepts. What goes wrong, the device's errors included, is in the report.
 pub fn run(device: &Device, filter: &Filter) -> Report {
-    run_cases(device, ops::cases().iter().filter(|case| filter.accepts(case)))
+    run_while(device, filter, &mut || true)
+}
+
+/// As [`run`], as long as `go_on`, which is asked before each case, says so.
+pub fn run_while(device: &Device, filter: &Filter, go_on: &mut dyn FnMut() -> bool) -> Report {
+    let cases = ops::cases();
+    let wanted: Vec<&Case> = cases.iter().filter(|case| filter.accepts(case)).collect();
+    let ran = wanted.iter().take_while(|_| go_on()).copied();
+    Report { cases: wanted.len(), ..run_cases(device, ran) }
 }
 
 /// Runs these cases.
@@ -77,7 +87,8 @@ pub fn run_cases<'a>(device: &Device, cases: impl IntoIterator<Item = &'a Case>)
     let results: Vec<Row> = cases.into_iter().map(|case| row(device, case)).collect();
     let count = |outcome| results.iter().filter(|row| row.outcome == outcome).count();
     let (passed, failed, refused) = (count("ok"), count("failed"), count("refused"));
-    Report { device: device.info().name.clone(), passed, failed, refused, results }
+    let device = device.info().name.clone();
+    Report { device, passed, failed, refused, cases: results.len(), results }
 }
 
 fn row(device: &Device, case: &Case) -> Row {

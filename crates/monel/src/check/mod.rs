@@ -21,6 +21,6 @@ mod tests;
 
 pub use case::*;
 pub use compare::compare;
-pub use device::{Filter, Report, Row, run, run_cases};
+pub use device::{Filter, Report, Row, run, run_cases, run_while};
 pub use direct::run_direct;
 pub use setup::Outcome;

@@ -255,3 +255,20 @@ fn a_case_is_filled_the_same_each_time() {
     };
     assert_eq!(draw(), draw());
 }
+
+#[test]
+fn a_check_that_is_stopped_reports_what_it_has() {
+    let device = software::create(&software::Options { threads: 1, ..Default::default() }).unwrap();
+    let filter = Filter { max_values: Some(64), ..Filter::default() };
+    let whole = run(&device, &filter);
+    assert!(whole.cases == whole.results.len() && whole.cases > 3);
+    for keep in [0, 3] {
+        let mut asked = 0;
+        let report = run_while(&device, &filter, &mut || {
+            asked += 1;
+            asked <= keep
+        });
+        assert_eq!((report.results.len(), report.cases), (keep, whole.cases));
+        assert_eq!(report.passed + report.failed + report.refused, keep);
+    }
+}

@@ -70,6 +70,8 @@ pub struct Info {
     pub page: usize,
     /// Features for display, such as instruction sets.
     pub features: Vec<String>,
+    /// What its user should hear of: the device works, but not as it could.
+    pub warnings: Vec<String>,
 }
 
 /// Bytes of device memory in all and usable now; free is never more than total.

@@ -19,7 +19,7 @@ mod select;
 pub use driver::{DeviceKind, HostMapping, Info, MemoryInfo, Storage};
 pub use mapped::Mapped;
 pub use needs::{Need, Needs};
-pub use select::{Listing, list, open, problems};
+pub use select::{Listing, environment, list, open, problems};
 
 use crate::buffer::{self, Buffer};
 use crate::error::{Error, Result};

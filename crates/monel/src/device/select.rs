@@ -37,6 +37,16 @@ pub fn problems() -> Vec<String> {
     vec!["this build has no Vulkan (feature `vulkan` of the crate `monel`)".into()]
 }
 
+/// Checks the environment variables that change how GPUs are opened; [`open`] does so before it looks for one.
+///
+/// # Errors
+/// [`Error::Environment`] for the first that has a value it cannot have.
+pub fn environment() -> Result<()> {
+    #[cfg(feature = "vulkan")]
+    super::vulkan::environment()?;
+    Ok(())
+}
+
 /// Opens the device that `spec` names, or the best one: the GPU with the most memory if there is a real one, else the
 /// software device, which computes with `threads` threads (0: one per core).
 pub fn open(spec: Option<&str>, threads: usize) -> Result<Device> {
@@ -45,6 +55,7 @@ pub fn open(spec: Option<&str>, threads: usize) -> Result<Device> {
     if spec.is_some_and(|s| s.eq_ignore_ascii_case("cpu")) {
         return cpu();
     }
+    environment()?;
     let devices = list();
     let found = match spec {
         Some(spec) => named(&devices, &spec.to_lowercase()),
@@ -58,11 +69,9 @@ pub fn open(spec: Option<&str>, threads: usize) -> Result<Device> {
             super::vulkan::open(&super::vulkan::Options { index, ..Default::default() })
         }
         _ => {
-            let mut known: Vec<String> = devices.iter().map(|d| format!("{} ({})", d.id, d.name)).collect();
-            if devices.len() == 1 {
-                known.extend(problems());
-            }
-            Err(Error::NoDevice { wanted: spec.unwrap_or_default().to_lowercase(), known: known.join(", ") })
+            let known: Vec<String> = devices.iter().map(|d| format!("{} ({})", d.id, d.name)).collect();
+            let (wanted, problems) = (spec.unwrap_or_default().to_lowercase(), problems());
+            Err(Error::NoDevice { wanted, known: known.join(", "), problems })
         }
     }
 }

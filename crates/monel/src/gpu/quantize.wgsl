@@ -1,11 +1,13 @@
 // Eight bits for a block of 32 values that eight neighbouring invocations of a subgroup hold, four each.
 struct Quantized { code: u32, d: f32, sum: f32 }
 fn quantize_block(v: vec4<f32>) -> Quantized {
-  let a = abs(v);
-  var top = max(max(a.x, a.y), max(a.z, a.w));
-  top = max(top, subgroupShuffleXor(top, 1u));
-  top = max(top, subgroupShuffleXor(top, 2u));
-  top = max(top, subgroupShuffleXor(top, 4u));
+  // Compared as integers: in their order a NaN is above all numbers, where `max` of floats may lose it.
+  let a = bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
+  var most = max(max(a.x, a.y), max(a.z, a.w));
+  most = max(most, subgroupShuffleXor(most, 1u));
+  most = max(most, subgroupShuffleXor(most, 2u));
+  most = max(most, subgroupShuffleXor(most, 4u));
+  let top = bitcast<f32>(most);
   // 127 / a subnormal overflows: such a block is all zeros at this precision.
   let inverse = select(0.0, 127.0 / top, top > 1e-36);
   let steps = round(v * inverse);

@@ -359,12 +359,12 @@ impl Op for Rope {
         let known = inputs[1].ne == [self.dims, tokens, 1, 1] && inputs[1].ne[0] != tokens.min(1);
         for r in 0..out.rows() {
             let token = r / heads % tokens;
-            for i in 0..pairs {
+            for (i, f) in frequencies.iter().enumerate() {
                 let (sin, cos) = if known {
                     (inputs[1].row(token)[i], inputs[1].row(token)[pairs + i])
                 } else {
                     let factor = inputs.get(2).map_or(1.0, |factors| factors.data[i]);
-                    let (sin, cos) = (inputs[1].data[token] * frequencies[i] / factor).sin_cos();
+                    let (sin, cos) = (inputs[1].data[token] * f / factor).sin_cos();
                     (sin * magnitude, cos * magnitude)
                 };
                 let (a, b) = self.pair(i);

@@ -84,7 +84,8 @@ fn vulkan_rig(options: &Options) -> Option<Rig> {
         println!("skipped: no Vulkan device: {:?}", vulkan::problems());
         return None;
     }
-    let index = std::env::var("MONEL_VULKAN_DEVICE").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let index = std::env::var("MONEL_VULKAN_DEVICE")
+        .map_or(0, |n| n.parse().expect("MONEL_VULKAN_DEVICE is a number"));
     let settings = options.settings.clone();
     let options = vulkan::Options { index, cache: None, settings, ..vulkan::Options::default() };
     let turn = Turn::take();

@@ -80,6 +80,7 @@ impl Base {
             max_buffer: options.max_buffer,
             page: memory::PAGE,
             features: vec![isa.name().to_string(), format!("{threads} threads")],
+            warnings: Vec::new(),
         };
         let allocator = Arc::new(Allocator::new(name, options.memory_limit));
         Base { info, isa, threads, allocator, encoder: Encoder { isa, threads, counts: counts.clone() } }

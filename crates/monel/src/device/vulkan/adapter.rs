@@ -1,9 +1,10 @@
 //! What Vulkan says of a device, asked once: every query that depends on a version or an extension is here.
 
-use super::features::{Offered, SUBGROUP_OPERATIONS, Used};
+use super::features::{NAMES, Offered, SUBGROUP_OPERATIONS, Used};
 use super::import;
 use super::instance::Instance;
 use crate::device::driver::DeviceKind;
+use crate::error::{Error, Result};
 use crate::gpu::Matrix;
 use ash::vk;
 use std::ffi::CStr;
@@ -38,21 +39,54 @@ pub struct Adapter {
     pub import_alignment: usize,
 }
 
-/// What tests take away from devices, so that every way round an absence runs on a device that has everything.
+/// What tests take away from devices, so that every way round an absence runs on a device that has everything. Checked
+/// when devices are listed or opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forced {
     /// Names of features that count as missing, separated by commas (`MONEL_VULKAN_WITHOUT`).
     pub without: String,
-    /// Bytes that a binding reaches, at least 64 KiB (`MONEL_VULKAN_MAX_RANGE`).
-    pub max_range: Option<u32>,
+    /// Bytes that a binding reaches, at least 65536; as many as the device says where this is empty
+    /// (`MONEL_VULKAN_MAX_RANGE`).
+    pub max_range: String,
 }
 
 impl Default for Forced {
     /// What the environment says.
     fn default() -> Forced {
-        Forced {
-            without: std::env::var("MONEL_VULKAN_WITHOUT").unwrap_or_default(),
-            max_range: std::env::var("MONEL_VULKAN_MAX_RANGE").ok().and_then(|v| v.parse().ok()),
+        let variable = |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().into_owned();
+        Forced { without: variable(WITHOUT), max_range: variable(MAX_RANGE) }
+    }
+}
+
+const WITHOUT: &str = "MONEL_VULKAN_WITHOUT";
+const MAX_RANGE: &str = "MONEL_VULKAN_MAX_RANGE";
+
+impl Forced {
+    /// Whether both are what they can be.
+    pub(super) fn check(&self) -> Result<()> {
+        self.range()?;
+        self.take_from(&mut Offered::default())
+    }
+
+    fn take_from(&self, offered: &mut Offered) -> Result<()> {
+        offered.without(&self.without).map_err(|wrong| Error::Environment {
+            name: WITHOUT,
+            found: wrong,
+            expected: format!("names by commas, of {}", NAMES.join(", ")),
+        })
+    }
+
+    fn range(&self) -> Result<Option<u32>> {
+        if self.max_range.is_empty() {
+            return Ok(None);
+        }
+        match self.max_range.parse() {
+            Ok(range) if range >= 1 << 16 => Ok(Some(range)),
+            _ => Err(Error::Environment {
+                name: MAX_RANGE,
+                found: self.max_range.clone(),
+                expected: format!("a number of bytes from 65536 to {}", u32::MAX),
+            }),
         }
     }
 }
@@ -65,7 +99,7 @@ impl Adapter {
 }
 
 impl Instance {
-    pub(super) fn adapter(&self, index: usize, raw: vk::PhysicalDevice, forced: &Forced) -> Adapter {
+    pub(super) fn adapter(&self, index: usize, raw: vk::PhysicalDevice, forced: &Forced) -> Result<Adapter> {
         // SAFETY: plain queries of a device of this instance.
         let (base, families, memory, extensions) = unsafe {
             (
@@ -181,16 +215,14 @@ impl Instance {
                 && has(ash::ext::external_memory_host::NAME)
                 && self.can_import(raw),
         };
-        let used = match offered.without(&forced.without) {
-            Ok(()) => offered.judge().map_err(|list| list.iter().map(ToString::to_string).collect()),
-            Err(wrong) => Err(vec![wrong]),
-        };
+        forced.take_from(&mut offered)?;
+        let used = offered.judge().map_err(|list| list.iter().map(ToString::to_string).collect());
         let mut limits = base.limits;
-        if let Some(range) = forced.max_range {
-            limits.max_storage_buffer_range = limits.max_storage_buffer_range.min(range.max(1 << 16));
+        if let Some(range) = forced.range()? {
+            limits.max_storage_buffer_range = limits.max_storage_buffer_range.min(range);
         }
         let uuid: String = base.pipeline_cache_uuid.iter().map(|b| format!("{b:02x}")).collect();
-        Adapter {
+        Ok(Adapter {
             raw,
             index,
             name: text(&base.device_name),
@@ -208,7 +240,7 @@ impl Instance {
             timestamp_bits: family.map_or(0, |f| families[f].timestamp_valid_bits),
             calibrated_ext,
             import_alignment: usize::try_from(host.min_imported_host_pointer_alignment).unwrap_or(usize::MAX),
-        }
+        })
     }
 
     /// Shapes of cooperative matrices of f16 that add to f32.

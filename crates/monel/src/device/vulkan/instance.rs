@@ -46,7 +46,8 @@ pub fn get() -> Result<Arc<Instance>> {
     let mut info = vk::InstanceCreateInfo::default().application_info(&app);
     let (layers, extensions) = ([validation::LAYER.as_ptr()], [ash::ext::debug_utils::NAME.as_ptr()]);
     let mut hears = validation::messenger();
-    if validation::wanted() {
+    let validated = validation::wanted()?;
+    if validated {
         info = info.enabled_layer_names(&layers).enabled_extension_names(&extensions).push_next(&mut hears);
     }
     // SAFETY: the structures live through the call.
@@ -57,7 +58,7 @@ pub fn get() -> Result<Arc<Instance>> {
         };
         failed("starting Vulkan", format!("{e}; {hint}"))
     })?;
-    let messenger = validation::wanted().then(|| {
+    let messenger = validated.then(|| {
         let functions = ash::ext::debug_utils::Instance::new(&entry, &raw);
         // SAFETY: the instance has the extension; the structure lives through the call.
         let made = unsafe { functions.create_debug_utils_messenger(&validation::messenger(), None) };
@@ -74,6 +75,6 @@ impl Instance {
         // SAFETY: a plain query.
         let devices = unsafe { self.raw.enumerate_physical_devices() }
             .map_err(|e| Error::System { what: "listing Vulkan devices".into(), reason: e.to_string() })?;
-        Ok(devices.into_iter().enumerate().map(|(i, d)| self.adapter(i, d, forced)).collect())
+        devices.into_iter().enumerate().map(|(i, d)| self.adapter(i, d, forced)).collect()
     }
 }

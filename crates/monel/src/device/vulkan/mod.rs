@@ -105,6 +105,12 @@ struct Vulkan {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
+/// Checks the environment variables that change how devices are opened.
+pub fn environment() -> Result<()> {
+    Forced::default().check()?;
+    validation::wanted().map(|_| ())
+}
+
 /// The adapters that can run our kernels; empty where there is no Vulkan, or none that works.
 pub fn list() -> Vec<Listing> {
     let adapters = instance::get().and_then(|i| i.adapters(&Forced::default())).unwrap_or_default();
@@ -167,7 +173,8 @@ fn make(options: &Options) -> Result<(Device, Arc<Shared>)> {
     let known: Vec<String> = adapters.iter().map(|a| format!("vulkan:{} ({})", a.index, a.name)).collect();
     let adapter = adapters.into_iter().find(|a| a.index == options.index).ok_or_else(|| Error::NoDevice {
         wanted: format!("vulkan:{}", options.index),
-        known: known.join(", "),
+        known: if known.is_empty() { "none of Vulkan".into() } else { known.join(", ") },
+        problems: Vec::new(),
     })?;
     let rates = rates(&adapter);
     let counts = Arc::new(Counts::default());
@@ -208,6 +215,7 @@ fn make(options: &Options) -> Result<(Device, Arc<Shared>)> {
         .into_iter()
         .chain(gpu.used.names().iter().map(ToString::to_string))
         .collect(),
+        warnings: shared.pipelines.warning().map(str::to_string).into_iter().collect(),
     };
     let driver = Vulkan { info, shared: shared.clone(), thread: Mutex::new(Some(thread)) };
     Ok((Device::with_driver(Arc::new(driver), rates, options.settings.clone(), counts), shared))

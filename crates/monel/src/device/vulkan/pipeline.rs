@@ -2,7 +2,8 @@
 //!
 //! The driver's own cache of compiled code is kept in a file per driver and device, with a checksum in front because
 //! drivers trust what they are given. It is not written, and the old one removed, when the device was lost: code that
-//! took it down would do so again.
+//! took it down would do so again. What lies in its place and cannot be ours (a pipe, a device, a file without end) is
+//! neither read nor replaced.
 
 use super::gpu::Gpu;
 use super::shader;
@@ -10,7 +11,9 @@ use crate::error::{Error, Result};
 use crate::gpu::Source;
 use ash::vk;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -21,6 +24,7 @@ pub struct Pipelines {
     gpu: Arc<Gpu>,
     cache: vk::PipelineCache,
     file: Option<PathBuf>,
+    warning: Option<String>,
     changed: AtomicBool,
     slots: Mutex<HashMap<Source, Slot>>,
 }
@@ -46,13 +50,21 @@ impl Pipelines {
     /// An empty set over the cache file in `directory`, if there is one.
     pub fn new(gpu: Arc<Gpu>, directory: Option<PathBuf>) -> Result<Pipelines> {
         let file = directory.map(|d| d.join(format!("vulkan-{}.bin", gpu.adapter.cache_key)));
-        let data = file.as_ref().and_then(|f| std::fs::read(f).ok()).and_then(|bytes| unseal(&bytes));
-        let data = data.unwrap_or_default();
+        let (file, data, warning) = match file.as_deref().map(read) {
+            Some(Ok(data)) => (file, data, None),
+            Some(Err(warning)) => (None, Vec::new(), Some(warning)),
+            None => (None, Vec::new(), None),
+        };
         let info = vk::PipelineCacheCreateInfo::default().initial_data(&data);
         // SAFETY: the structure lives through the call; the driver checks that the data are its own.
         let cache = unsafe { gpu.raw.create_pipeline_cache(&info, None) }
             .map_err(|e| gpu.error("making a pipeline cache", e))?;
-        Ok(Pipelines { gpu, cache, file, changed: AtomicBool::new(false), slots: Mutex::default() })
+        Ok(Pipelines { gpu, cache, file, warning, changed: AtomicBool::new(false), slots: Mutex::default() })
+    }
+
+    /// Why nothing is kept, where that is not what was asked for.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
     }
 
     /// The pipeline of a kernel.
@@ -145,10 +157,14 @@ impl Pipelines {
         // SAFETY: a cache of this device.
         let Ok(data) = (unsafe { self.gpu.raw.get_pipeline_cache_data(self.cache) }) else { return };
         let Some(directory) = file.parent() else { return };
+        let sealed = seal(&data);
+        if sealed.len() as u64 > MOST {
+            return;
+        }
         // Written beside and moved, so that another process never reads half of it.
         let beside = file.with_extension(format!("{}.tmp", std::process::id()));
         let written = std::fs::create_dir_all(directory)
-            .and_then(|()| std::fs::write(&beside, seal(&data)))
+            .and_then(|()| File::create_new(&beside)?.write_all(&sealed))
             .and_then(|()| std::fs::rename(&beside, file));
         if written.is_err() {
             let _ = std::fs::remove_file(&beside);
@@ -165,6 +181,29 @@ pub fn default_directory() -> Option<PathBuf> {
         from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")))
     };
     base.map(|base| base.join("monel"))
+}
+
+/// Bytes of a cache's file, at most; drivers make some megabytes of all kernels.
+const MOST: u64 = 256 << 20;
+
+/// The compiled code in a cache's file; empty where there is none, or none that is whole. The error says what lies there
+/// instead of a file of ours.
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    let Ok(found) = std::fs::metadata(file) else { return Ok(Vec::new()) };
+    let ignored = |what: &str| {
+        let file = file.display();
+        format!("compiled kernels are not kept: {file} {what}, expected a file of this program; remove it")
+    };
+    if !found.is_file() {
+        return Err(ignored("is no regular file"));
+    }
+    if found.len() > MOST {
+        return Err(ignored(&format!("has {} bytes, more than {MOST}", found.len())));
+    }
+    let mut bytes = Vec::new();
+    // What cannot be read is compiled again.
+    let whole = File::open(file).and_then(|f| f.take(MOST).read_to_end(&mut bytes)).is_ok();
+    Ok(if whole { unseal(&bytes).unwrap_or_default() } else { Vec::new() })
 }
 
 const MAGIC: &[u8; 8] = b"monelvk1";
@@ -196,6 +235,29 @@ mod tests {
             damaged[i] ^= 1;
             assert_eq!(unseal(&damaged), None, "byte {i}");
             assert!(unseal(&sealed[..i]).is_none(), "cut at {i}");
+        }
+    }
+
+    #[test]
+    fn only_files_of_a_bounded_length_are_read() {
+        let place =
+            |name: &str| std::env::temp_dir().join(format!("monel-pipelines-{}-{name}", std::process::id()));
+        let file = place("file");
+        assert_eq!(read(&file), Ok(Vec::new()), "there is none yet");
+        std::fs::write(&file, seal(b"compiled code")).unwrap();
+        assert_eq!(read(&file).as_deref(), Ok(b"compiled code".as_slice()));
+        std::fs::write(&file, b"damaged").unwrap();
+        assert_eq!(read(&file), Ok(Vec::new()));
+        File::options().write(true).open(&file).unwrap().set_len(MOST + 1).unwrap();
+        assert!(read(&file).unwrap_err().contains("268435457 bytes"));
+        std::fs::remove_file(&file).unwrap();
+        assert!(read(&std::env::temp_dir()).unwrap_err().contains("no regular file"));
+        if cfg!(unix) {
+            let pipe = place("pipe");
+            assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+            assert!(read(&pipe).unwrap_err().contains("no regular file"));
+            std::fs::remove_file(&pipe).unwrap();
+            assert!(read(Path::new("/dev/zero")).is_err());
         }
     }
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 /// A device, or `None` where there is none and none is required. `MONEL_VULKAN_DEVICE` is its number.
 pub(crate) fn device(forced: Forced) -> Option<(Device, Holder)> {
-    let index = std::env::var("MONEL_VULKAN_DEVICE").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let index = std::env::var("MONEL_VULKAN_DEVICE")
+        .map_or(0, |n| n.parse().expect("MONEL_VULKAN_DEVICE is a number"));
     if list().is_empty() {
         let required = std::env::var_os("MONEL_REQUIRE_VULKAN").is_some();
         assert!(!required, "no Vulkan device: {:?}", problems());
@@ -61,7 +62,7 @@ fn what_is_accepted_is_right() {
 #[test]
 fn operands_larger_than_a_binding_are_right() {
     let whole = Forced::default();
-    let small = Forced { max_range: Some(1 << 16), ..whole.clone() };
+    let small = Forced { max_range: "65536".into(), ..whole.clone() };
     let (Some((whole, _)), Some((small, _))) = (device(whole), device(small)) else { return };
     let (all, asked) = (check_once(&whole), std::env::var("MONEL_VULKAN_OP").ok());
     for op in ["get_rows", "mat_mul", "copy", "glu", "set_rows"] {

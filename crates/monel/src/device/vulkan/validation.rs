@@ -3,6 +3,7 @@
 //!
 //! The layer comes from the system (`vulkan-validationlayers`); where it is missing, starting Vulkan fails.
 
+use crate::error::{Error, Result};
 use ash::vk;
 use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -11,9 +12,16 @@ static MESSAGES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 pub const LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
 
+const VARIABLE: &str = "MONEL_VULKAN_VALIDATION";
+
 /// Whether the layers are asked for.
-pub fn wanted() -> bool {
-    std::env::var_os("MONEL_VULKAN_VALIDATION").is_some_and(|v| !v.is_empty() && v != "0")
+pub fn wanted() -> Result<bool> {
+    let found = std::env::var_os(VARIABLE).unwrap_or_default().to_string_lossy().into_owned();
+    match found.as_str() {
+        "" | "0" => Ok(false),
+        "1" | "abort" => Ok(true),
+        _ => Err(Error::Environment { name: VARIABLE, found, expected: "0, 1 or abort".into() }),
+    }
 }
 
 /// What the layers have said so far.
@@ -44,7 +52,7 @@ unsafe extern "system" fn hear(
     let text = unsafe { data.message_as_c_str() }.unwrap_or_default().to_string_lossy().into_owned();
     eprintln!("validation: {text}");
     MESSAGES.lock().unwrap_or_else(PoisonError::into_inner).push(text);
-    if std::env::var_os("MONEL_VULKAN_VALIDATION").is_some_and(|v| v == "abort") {
+    if std::env::var_os(VARIABLE).is_some_and(|v| v == "abort") {
         std::process::abort();
     }
     vk::FALSE

@@ -1,0 +1,197 @@
+//! Commands that are stopped by a signal: what they print then, and with which code they end.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod common;
+
+use std::fs::File;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use common::models::tiny;
+use common::{end_of, monel, stderr, stdout, until, vulkan};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Starts a command and waits until it has computed for so many hundredths of a second, on all its threads.
+fn computing(command: &mut Command, ticks: u64) -> Child {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let path = format!("/proc/{}/stat", child.id());
+    until("the program to compute", || {
+        // Behind the name, which ends with the last bracket: utime and stime are the 12th and 13th field.
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it was stopped");
+        fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>() >= ticks
+    });
+    child
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Stops a command by a signal and waits for its end.
+fn stop(child: Child, by: Signal) -> Output {
+    signal(&child, by);
+    end_of(child)
+}
+
+const BOTH: [(Signal, i32); 2] = [(Signal::INT, 130), (Signal::TERM, 143)];
+
+/// One window of this text takes many minutes.
+#[test]
+fn e5_a_perplexity_stops_in_the_middle_of_a_window() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny(dir.path(), None);
+    let text = dir.path().join("text");
+    std::fs::write(&text, "a long text ".repeat(40_000)).unwrap();
+    let text = text.to_str().unwrap();
+    for (by, code) in BOTH {
+        let mut command = monel(dir.path());
+        command.args(["perplexity", &model, "-f", text, "-c", "400000", "--device", "cpu", "-t", "1"]);
+        let output = stop(computing(command.arg("--json"), 200), by);
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        assert!(stderr(&output).contains("[stopped after 0 of 1 windows]"), "{}", stderr(&output));
+        let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert!(json["ppl"].is_null() && json["chunks"] == 0 && json["tokens"] == 0, "{json}");
+    }
+}
+
+#[test]
+fn a_check_that_is_stopped_prints_the_cases_that_ran() {
+    let dir = tempfile::tempdir().unwrap();
+    for (by, code) in BOTH {
+        for json in [false, true] {
+            let mut command = monel(dir.path());
+            command.args(["check", "--device", "cpu", "-t", "1"]).args(json.then_some("--json"));
+            let output = stop(computing(&mut command, 50), by);
+            let message = stderr(&output);
+            assert_eq!(output.status.code(), Some(code), "{message}");
+            let counts = message.split_once("[stopped after ").unwrap().1.split_once(" cases]").unwrap().0;
+            let (ran, all) = counts.split_once(" of ").unwrap();
+            let (ran, all): (usize, usize) = (ran.parse().unwrap(), all.parse().unwrap());
+            assert!(0 < ran && ran < all, "{message}");
+            assert!(message.contains(" passed, 0 failed, "), "{message}");
+            if json {
+                let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+                assert_eq!(
+                    (json["results"].as_array().unwrap().len(), &json["stopped"]),
+                    (ran, &true.into())
+                );
+                assert_eq!(json["passed"].as_u64().unwrap() + json["refused"].as_u64().unwrap(), ran as u64);
+            } else {
+                assert!(stdout(&output).starts_with("op "), "{}", stdout(&output));
+            }
+        }
+    }
+}
+
+/// The second of two tests takes many minutes.
+#[test]
+fn e5_a_bench_that_is_stopped_prints_the_tests_that_were_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny(dir.path(), None);
+    for (by, code) in BOTH {
+        for long in [["-p", "1,400000", "-n", "0"], ["-p", "1", "-n", "400000"]] {
+            let mut command = monel(dir.path());
+            command.args(["bench", &model, "-r", "1", "-t", "1", "--device", "cpu", "--json"]).args(long);
+            let log = dir.path().join("log");
+            let said = || std::fs::read_to_string(&log).unwrap();
+            let child = command.stdout(Stdio::piped()).stderr(File::create(&log).unwrap()).spawn().unwrap();
+            until("the first test to end", || said().contains("pp1: "));
+            let output = stop(child, by);
+            assert_eq!(output.status.code(), Some(code), "{}", said());
+            assert!(said().contains("[stopped after 1 of 2 tests]"), "{}", said());
+            let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+            let results = json["results"].as_array().unwrap();
+            assert!(results.len() == 1 && results[0]["test"] == "pp1", "{json}");
+        }
+    }
+}
+
+#[test]
+fn of_a_prompt_that_is_stopped_the_tokens_that_were_evaluated_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny(dir.path(), None);
+    let prompt = dir.path().join("prompt");
+    std::fs::write(&prompt, "a long text ".repeat(40_000)).unwrap();
+    let prompt = prompt.to_str().unwrap();
+    let command = || {
+        let mut command = monel(dir.path());
+        command.args(["run", &model, "--raw", "-f", prompt, "-c", "500000", "--device", "cpu", "-t", "1"]);
+        command
+    };
+    // Whole batches; far fewer than there are.
+    let some = |tokens: u64| tokens > 0 && tokens < 400_000 && tokens.is_multiple_of(512);
+    let output = stop(computing(&mut command(), 200), Signal::INT);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(130), "{message}");
+    let tokens = message.split_once("prompt ").unwrap().1.split_once(" tokens").unwrap().0;
+    assert!(some(tokens.parse().unwrap()), "{message}");
+    let output = stop(computing(command().arg("--json"), 200), Signal::INT);
+    let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(some(json["timings"]["prompt_tokens"].as_u64().unwrap()), "{}", json["timings"]);
+    assert!(json["prompt_ids"].as_array().unwrap().len() > 400_000 && json["stop"] == "cancelled");
+}
+
+/// A job that the shell stops and continues (Ctrl-Z, `fg`), or a laptop that sleeps: seconds pass for the clock and not
+/// for the program, which no deadline may take for a device that hangs.
+fn goes_on_after_a_pause(device: &str, tokens: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny(dir.path(), None);
+    let run = |pauses: usize| {
+        let mut command = monel(dir.path());
+        command.env("XDG_CACHE_HOME", dir.path()).args(["run", &model, "--raw", "talk", "--temp", "0"]);
+        command.args(["-n", &tokens.to_string(), "-c", "16384", "-t", "2", "--json", "--device", device]);
+        let mut child = computing(&mut command, 30);
+        for _ in 0..pauses {
+            assert!(child.try_wait().unwrap().is_none(), "it ended before it was stopped");
+            signal(&child, Signal::STOP);
+            std::thread::sleep(Duration::from_secs(3));
+            signal(&child, Signal::CONT);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let output = end_of(child);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(json["stop"], "length");
+        json["ids"].as_array().unwrap().clone()
+    };
+    let ids = run(2);
+    assert_eq!(ids.len(), tokens);
+    assert!(ids == run(0), "the same as without a pause");
+}
+
+#[test]
+fn a_run_on_the_cpu_goes_on_after_a_pause() {
+    goes_on_after_a_pause("cpu", 10_000);
+}
+
+#[test]
+fn a_run_on_vulkan_goes_on_after_a_pause() {
+    let dir = tempfile::tempdir().unwrap();
+    if vulkan(dir.path()) {
+        goes_on_after_a_pause("vulkan:0", 1500);
+    }
+}
+
+/// A text of 200 MiB takes many seconds to be taken apart, before there is anything to print.
+#[test]
+fn a_text_that_is_taken_apart_is_given_up_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny(dir.path(), None);
+    let text = dir.path().join("text");
+    std::fs::write(&text, "a long text ".repeat((200 << 20) / 12)).unwrap();
+    for (by, code) in BOTH {
+        let mut perplexity = monel(dir.path());
+        perplexity.args(["perplexity", &model, "--device", "cpu", "-t", "1", "-f"]).arg(&text);
+        let mut tokenize = monel(dir.path());
+        tokenize.args(["tokenize", &model]).stdin(File::open(&text).unwrap());
+        for command in [&mut perplexity, &mut tokenize] {
+            let output = stop(computing(command, 100), by);
+            let message = stderr(&output);
+            assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(code), ""), "{message}");
+            assert!(!message.contains("[stopped"), "it went on to what comes next: {message}");
+        }
+    }
+}
