@@ -239,3 +239,16 @@ fn weights_that_are_no_numbers_are_an_error_of_the_perplexity() {
         assert!(message.contains("of window 1 are not finite: the model's weights"), "{tensor}: {message}");
     }
 }
+
+#[test]
+fn a_timeline_does_not_replace_a_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = common::models::tiny(dir.path(), None);
+    let before = std::fs::read(&model).unwrap();
+    let words = ["run", &model, "hi", "--raw", "-n", "1", "--device", "cpu", "--trace", &model];
+    let output = monel(dir.path()).args(words).output().unwrap();
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("GGUF file") && message.contains("nothing was written"), "{message}");
+    assert!(std::fs::read(&model).unwrap() == before, "the model is whole");
+}
