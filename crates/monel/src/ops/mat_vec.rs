@@ -133,13 +133,10 @@ impl Product<'_> {
             shader = shader.input("rest", residual);
             epilogue.push_str("v += rest[p.rest + c * p.n + row];\n");
         }
-        // With one round of rows the norm can be computed while their first weights are on their way. On an H200 Q8_0 gains
-        // 4 us a layer (8B); Q4_K loses 9 to registers, Q4_0 and Q4_1 nothing either way.
+        // With one round of rows the norm can be computed while their first weights are on their way.
         let one_round = rows == together && cut.all_begin(groups);
         let (before, early) = match self.normed {
-            Some(_) if one_round && w.desc.dtype == DType::Planar(BlockType::Q8_0) => {
-                ("", Some(Normed::CALL))
-            }
+            Some(_) if one_round && is_planar && !normed::late(&w.desc) => ("", Some(Normed::CALL)),
             Some(_) => (Normed::CALL, None),
             None => ("", None),
         };

@@ -44,13 +44,18 @@ impl Cut {
         let matrices = if gated { 2 } else { 1 };
         let planar = matches!(w.dtype, DType::Planar(_));
         // Measured on an H200 with one column. Floats are bound by reading, whatever the rows; of codes more rows share
-        // what taking x apart costs, and two turns or more let one row's reduction hide behind the next one's reads.
+        // what taking x apart costs, and two turns or more let one row's reduction hide behind the next one's reads. Of a
+        // small gated product two rows to sixteen subgroups are better than one to thirty-two.
+        let small = quantizes && n <= 4096;
         let rows = match n * lanes / BUSY {
             _ if cols > 2 || gated && !planar => 1,
+            _ if small && gated => 2,
             2.. => 2,
             _ => 1,
         };
         let turns = groups.div_ceil(lanes).max(1);
+        // Nothing but a bias or a residual is fused in.
+        let alone = !gated && !quantizes && product.normed.is_none();
         let most = match cols {
             1..=2 if planar && !gated && rows == 1 => 1,
             1..=2 if planar && !gated => 2.min(turns / 2).max(1),
@@ -59,16 +64,17 @@ impl Cut {
             _ => 1,
         };
         // As many turns as with the most steps, but evenly filled.
-        let steps = turns.div_ceil(turns.div_ceil(most.min(4)));
+        let steps = turns.div_ceil(turns.div_ceil(most.min(if alone { 8 } else { 4 })));
         // Few rows leave multiprocessors half empty; then a row is the work of several sets, of two turns each at least.
+        // Floats have enough on the way without (8B F16 lost 1.5 us of 39).
         let mut sets = 1;
-        if !gated && !quantizes && product.normed.is_none() && cols <= 2 && rows == 1 {
+        if alone && planar && cols <= 2 && rows == 1 {
             while sets < MOST_SETS && n * lanes * sets < 2 * BUSY * 3 / 4 && turns >= 4 * sets * steps {
                 sets *= 2;
             }
         }
         let threads = match quantizes {
-            true if n <= 4096 => 1024.min(32 * lanes),
+            true if small && rows == 1 => 1024.min(32 * lanes),
             // Sixteen subgroups: four such workgroups fill a multiprocessor with reads in flight.
             true => 512.max(lanes),
             false => 128.max(lanes),
