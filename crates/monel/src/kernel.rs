@@ -219,6 +219,25 @@ impl Output {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(self.desc.row_offset(r)).cast(), len) }
     }
 
+    /// The row with the given indices in dimensions 1, 2, 3.
+    ///
+    /// # Safety
+    /// As [`Output::row_mut`].
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn row3_mut<T: Element>(&self, [i1, i2, i3]: [usize; 3]) -> &mut [T] {
+        let [_, n1, n2, n3] = self.desc.ne;
+        assert!(
+            i1 < n1 && i2 < n2 && i3 < n3 && self.desc.has_dense_rows(),
+            "row {i1},{i2},{i3} of {}",
+            self.desc
+        );
+        let [_, b1, b2, b3] = self.desc.nb;
+        let len = self.desc.dtype.row_bytes(self.desc.ne[0]) / size_of::<T>();
+        // SAFETY: the row lies in the span that `new` was promised, and the caller promises that it is alone there.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(i1 * b1 + i2 * b2 + i3 * b3).cast(), len) }
+    }
+
     /// Writes one element by its indices.
     ///
     /// # Safety
