@@ -66,6 +66,14 @@ impl Worker {
         &mut self.floats[..len]
     }
 
+    /// The same, from a cache line's start on: wide accesses do not cross one.
+    pub fn aligned_floats(&mut self, len: usize) -> &mut [f32] {
+        const SLACK: usize = 16;
+        let floats = self.floats(len + SLACK);
+        let skip = floats.as_ptr().align_offset(64).min(SLACK);
+        &mut floats[skip..skip + len]
+    }
+
     /// `len` bytes of scratch memory with arbitrary content.
     pub fn bytes(&mut self, len: usize) -> &mut [u8] {
         if self.bytes.len() < len {
