@@ -39,10 +39,13 @@ impl Kernel {
         bytes_per_row: usize,
         run: impl Fn(usize, &mut Worker) -> Result<()> + Send + Sync + 'static,
     ) -> Kernel {
-        let grain = (64 * 1024 / bytes_per_row.max(1)).clamp(1, 256);
+        let grain = (64 * 1024 / bytes_per_row.max(1)).clamp(1, 256).min(rows.div_ceil(PIECES).max(1));
         Kernel::new(rows, grain, move |range, worker| range.into_iter().try_for_each(|r| run(r, worker)))
     }
 }
+
+/// Pieces that few rows make at least, so that a few threads end together.
+const PIECES: usize = 8;
 
 /// A thread's private things.
 pub struct Worker {
