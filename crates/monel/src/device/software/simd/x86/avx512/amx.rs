@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Tiles of rows from which copying the columns pays.
-const FEWEST_TILES: usize = 6;
+pub(in super::super::super) const FEWEST_TILES: usize = 6;
 /// Columns of a product.
 const COLUMNS: usize = 16;
 /// Blocks of 16 columns that are kept side by side, in 120 KiB.
