@@ -5,6 +5,8 @@
 
 use super::words::{self, CELLS, Words};
 use super::{CellRows, CellType, check_lanes};
+#[cfg(target_arch = "x86_64")]
+use crate::device::software::simd::x86;
 use crate::device::software::simd::{Isa, Level};
 
 /// An instruction set on which 16-bit integers are faster than floats. All functions take pairs of them as `i32`.
@@ -114,6 +116,19 @@ impl Rounded {
             words::Rows { pairs: a.pairs.as_ptr(), step: a.step, size: a.size, scales: a.scales.as_ptr() };
         let b = words::Columns { pairs: b.pairs.as_ptr(), lanes, scales: b.scales.as_ptr() };
         let c = c.as_mut_ptr();
+        #[cfg(target_arch = "x86_64")]
+        let (a, c) = match self.0.level() {
+            Level::Amx => {
+                let done = x86::tile_rows(&a, lanes);
+                if done > 0 {
+                    // SAFETY: the lengths were checked above; an Isa of this level exists only where the machine has AMX and
+                    // the system grants it.
+                    unsafe { x86::tile_product(a, b, c, add) };
+                }
+                (a.from(done), c.wrapping_add(done * lanes))
+            }
+            _ => (a, c),
+        };
         run!(self.0, product<VNNI>(a: words::Rows, b: words::Columns, c: *mut f32, add: bool))
     }
 

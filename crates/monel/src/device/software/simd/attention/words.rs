@@ -157,7 +157,7 @@ pub(super) unsafe fn round_columns<V: Words>(rows: CellRows<'_>, to: *mut i32, s
 
 /// One operand of a product by rows: pair (i, k) lies at `pairs[i * step.0 + k * step.1]`.
 #[derive(Clone, Copy)]
-pub(super) struct Rows {
+pub(in crate::device::software::simd) struct Rows {
     pub pairs: *const i32,
     pub step: (usize, usize),
     /// How many i and how many k.
@@ -166,9 +166,22 @@ pub(super) struct Rows {
     pub scales: *const f32,
 }
 
+impl Rows {
+    /// Without the first rows.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn from(self, first: usize) -> Rows {
+        Rows {
+            pairs: self.pairs.wrapping_add(first * self.step.0),
+            size: (self.size.0 - first, self.size.1),
+            scales: self.scales.wrapping_add(first),
+            ..self
+        }
+    }
+}
+
 /// The other: `pairs[k][lane]`, and a scale for each lane.
 #[derive(Clone, Copy)]
-pub(super) struct Columns {
+pub(in crate::device::software::simd) struct Columns {
     pub pairs: *const i32,
     pub lanes: usize,
     pub scales: *const f32,
