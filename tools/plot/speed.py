@@ -114,7 +114,7 @@ def main():
     models += sorted({row["model"] for row in rows} - set(models))
     svg = Svg()
     where = f'{machine.get("processor", machine["architecture"])}, {THREADS} threads'
-    best = [f for f in ("avx2", "avx512f", "avx512_vnni") if f in machine.get("features", [])]
+    best = [f for f in ("avx2", "avx512f", "avx512_vnni", "amx_int8") if f in machine.get("features", [])]
     dates = sorted({row["date"] for row in rows})
     svg.text(24, 26, "Tokens per second on the CPU", size=17, weight="bold")
     svg.text(24, 46, f"{where}{', ' + best[-1].replace('_', ' ') if best else ''}; {dates[-1]}", colour="#666")

@@ -10,7 +10,8 @@ use crate::model::Model;
 use crate::sampling::Sampling;
 use monel::ops::BinaryKind;
 use monel::{
-    CancelToken, DType, Desc, Download, Graph, Needs, Recording, Stream, Submission, Tensor, Value, ops,
+    CancelToken, DType, Desc, Device, DeviceKind, Download, Graph, Needs, Recording, Stream, Submission,
+    Tensor, Value, ops,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -134,17 +135,30 @@ impl Pending {
     }
 }
 
+/// A tensor of the cache for each layer. On a CPU small ones share a buffer, which is then large enough for large pages: at
+/// depth a step goes through all of them, and with small pages waits for table walks.
+fn layers(device: &Device, desc: Desc, count: usize) -> Result<Vec<Tensor>> {
+    const SMALL: usize = 2 << 20;
+    const APART: usize = 256;
+    let each = desc.span().next_multiple_of(APART);
+    if device.info().kind != DeviceKind::Cpu || desc.span() >= SMALL {
+        return Ok((0..count).map(|_| device.tensor(desc.dtype, &desc.ne)).collect::<monel::Result<_>>()?);
+    }
+    let buffer = device.allocate(device.default_storage(), each * count)?;
+    let tensors = (0..count).map(|layer| Tensor::new(&buffer, layer * each, desc));
+    Ok(tensors.collect::<monel::Result<_>>()?)
+}
+
 impl Context {
     /// An empty context.
     pub fn new(model: Arc<Model>, options: &ContextOptions) -> Result<Context> {
         let hyper = model.hyper().clone();
         let device = model.device().clone();
         let [keys, values] = options.shapes(&hyper)?;
-        let mut cache = Cache { keys: Vec::new(), values: Vec::new() };
-        for _ in 0..hyper.layers {
-            cache.keys.push(device.tensor(keys.dtype, &keys.ne)?);
-            cache.values.push(device.tensor(values.dtype, &values.ne)?);
-        }
+        let cache = Cache {
+            keys: layers(&device, keys, hyper.layers)?,
+            values: layers(&device, values, hyper.layers)?,
+        };
         let positions = options.positions(&hyper);
         let stream = device.stream();
         let one = device.tensor(DType::I32, &[1])?;

@@ -39,10 +39,13 @@ impl Kernel {
         bytes_per_row: usize,
         run: impl Fn(usize, &mut Worker) -> Result<()> + Send + Sync + 'static,
     ) -> Kernel {
-        let grain = (64 * 1024 / bytes_per_row.max(1)).clamp(1, 256);
+        let grain = (64 * 1024 / bytes_per_row.max(1)).clamp(1, 256).min(rows.div_ceil(PIECES).max(1));
         Kernel::new(rows, grain, move |range, worker| range.into_iter().try_for_each(|r| run(r, worker)))
     }
 }
+
+/// Pieces that few rows make at least, so that a few threads end together.
+const PIECES: usize = 8;
 
 /// A thread's private things.
 pub struct Worker {
@@ -64,6 +67,14 @@ impl Worker {
             self.floats.resize(len, 0.0);
         }
         &mut self.floats[..len]
+    }
+
+    /// The same, from a cache line's start on: wide accesses do not cross one.
+    pub fn aligned_floats(&mut self, len: usize) -> &mut [f32] {
+        const SLACK: usize = 16;
+        let floats = self.floats(len + SLACK);
+        let skip = floats.as_ptr().align_offset(64).min(SLACK);
+        &mut floats[skip..skip + len]
     }
 
     /// `len` bytes of scratch memory with arbitrary content.
@@ -217,6 +228,25 @@ impl Output {
         let len = self.desc.dtype.row_bytes(self.desc.ne[0]) / size_of::<T>();
         // SAFETY: the row lies in the span that `new` was promised, and the caller promises that it is alone there.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(self.desc.row_offset(r)).cast(), len) }
+    }
+
+    /// The row with the given indices in dimensions 1, 2, 3.
+    ///
+    /// # Safety
+    /// As [`Output::row_mut`].
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn row3_mut<T: Element>(&self, [i1, i2, i3]: [usize; 3]) -> &mut [T] {
+        let [_, n1, n2, n3] = self.desc.ne;
+        assert!(
+            i1 < n1 && i2 < n2 && i3 < n3 && self.desc.has_dense_rows(),
+            "row {i1},{i2},{i3} of {}",
+            self.desc
+        );
+        let [_, b1, b2, b3] = self.desc.nb;
+        let len = self.desc.dtype.row_bytes(self.desc.ne[0]) / size_of::<T>();
+        // SAFETY: the row lies in the span that `new` was promised, and the caller promises that it is alone there.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(i1 * b1 + i2 * b2 + i3 * b3).cast(), len) }
     }
 
     /// Writes one element by its indices.

@@ -5,19 +5,29 @@
 //! and up). Rotations by the same angles, those of all layers, share them as a node of their own ([`RopeAngles`]).
 
 use crate::error::Result;
-use crate::graph::{Graph, Source, Value};
-use crate::ops::{MatMul, QuantizeRows, Rope, RopeAngles};
+use crate::graph::{Graph, Node, Source, Value};
+use crate::ops::{GatedProduct, MatMul, QuantizeRows, Rope, RopeAngles};
 use crate::tensor::{DType, Desc};
 use std::any::Any;
 use std::collections::HashMap;
+
+/// Which input of a node is the right-hand side of a product.
+fn right_side(node: &Node) -> Option<usize> {
+    let op: &dyn Any = node.op.as_ref();
+    if op.is::<MatMul>() {
+        return Some(1);
+    }
+    op.is::<GatedProduct>().then_some(2)
+}
 
 /// The graph with quantizing made explicit, or `None` if there is nothing to change.
 /// `wants` says in which type the device wants the x of a product, from its weights and x as they are in the graph;
 /// `None` leaves x as it is.
 pub fn lower(graph: &Graph, wants: impl Fn(&Desc, &Desc) -> Option<DType>) -> Result<Option<Graph>> {
-    let wanted = |node: &crate::graph::Node| {
-        let op: &dyn Any = node.op.as_ref();
-        op.is::<MatMul>().then(|| wants(graph.desc(node.inputs[0]), graph.desc(node.inputs[1]))).flatten()
+    let wanted = |node: &Node| {
+        let x = right_side(node)?;
+        let dtype = wants(graph.desc(node.inputs[0]), graph.desc(node.inputs[x]))?;
+        Some((x, dtype))
     };
     // Rotations by what their angles follow from. A tensor that is seen as several leaves is one.
     let leaf = |v: Value| match &graph.entry(v).source {
@@ -26,7 +36,7 @@ pub fn lower(graph: &Graph, wants: impl Fn(&Desc, &Desc) -> Option<DType>) -> Re
     };
     let mut first_leaf = HashMap::new();
     let mut one_leaf = |v: Value| leaf(v).map_or(v, |place| *first_leaf.entry(place).or_insert(v));
-    let mut rotation = |node: &crate::graph::Node| {
+    let mut rotation = |node: &Node| {
         let op: &dyn Any = node.op.as_ref();
         let rope = op.downcast_ref::<Rope>().filter(|r| r.dims > 0)?;
         let of = &node.inputs[1..];
@@ -67,14 +77,14 @@ pub fn lower(graph: &Graph, wants: impl Fn(&Desc, &Desc) -> Option<DType>) -> Re
             Source::View { of, offset } => to.view_as(map[of.index()], *offset, entry.desc)?,
             Source::Node(node) => {
                 let mut inputs: Vec<Value> = node.inputs.iter().map(|v| map[v.index()]).collect();
-                if let Some(dtype) = wanted(node) {
-                    inputs[1] = match quantized.get(&(inputs[1], dtype)) {
+                if let Some((x, dtype)) = wanted(node) {
+                    inputs[x] = match quantized.get(&(inputs[x], dtype)) {
                         Some(&q) => q,
                         None => {
-                            let q = to.apply(QuantizeRows { to: dtype }, &[inputs[1]])?;
+                            let q = to.apply(QuantizeRows { to: dtype }, &[inputs[x]])?;
                             // Only values that nothing overwrites may be shared.
-                            if matches!(to.entry(to.resolve(inputs[1]).0).source, Source::Node(_)) {
-                                quantized.insert((inputs[1], dtype), q);
+                            if matches!(to.entry(to.resolve(inputs[x]).0).source, Source::Node(_)) {
+                                quantized.insert((inputs[x], dtype), q);
                             }
                             q
                         }

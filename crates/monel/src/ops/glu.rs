@@ -39,6 +39,15 @@ impl Glu {
             GluKind::Reglu => UnaryKind::Relu,
         }
     }
+
+    /// A row of the result, or a part of one.
+    pub(super) fn row(&self, isa: simd::Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
+        match self.kind {
+            GluKind::Swiglu => simd::silu_mul(isa, gate, up, out),
+            GluKind::Geglu => simd::gelu_tanh_mul(isa, gate, up, out),
+            GluKind::Reglu => out.iter_mut().zip(gate).zip(up).for_each(|((o, g), u)| *o = g.max(0.0) * u),
+        }
+    }
 }
 
 impl Op for Glu {
@@ -70,18 +79,12 @@ impl Op for Glu {
     }
 
     fn kernels(&self, call: &Call<'_>) -> Vec<Kernel> {
-        let (kind, gate, up, out) = (self.kind, call.inputs[0], call.inputs[1], call.output);
+        let (glu, gate, up, out) = (*self, call.inputs[0], call.inputs[1], call.output);
         vec![Kernel::rows(out.desc.rows(), out.desc.nb[1] * 3, move |r, worker| {
             // SAFETY: row r belongs to item r.
             let out = unsafe { out.row_mut::<f32>(r) };
             let (gate, up) = (gate.row(r), up.row(r));
-            match kind {
-                GluKind::Swiglu => simd::silu_mul(worker.isa, gate, up, out),
-                GluKind::Geglu => simd::gelu_tanh_mul(worker.isa, gate, up, out),
-                GluKind::Reglu => {
-                    out.iter_mut().zip(gate).zip(up).for_each(|((o, g), u)| *o = g.max(0.0) * u)
-                }
-            }
+            glu.row(worker.isa, gate, up, out);
             Ok(())
         })]
     }

@@ -9,7 +9,7 @@ mod weights;
 
 use super::{Cost, Op};
 use crate::check::{Case, Fill, Operand, Tolerance};
-use crate::device::software::simd;
+use crate::device::software::simd::{self, Isa};
 use crate::error::{Error, Result};
 use crate::gpu::{Dispatch, GpuCall, Shader};
 use crate::kernel::{Call, Input, Kernel, Output, RefTensor, Worker};
@@ -96,7 +96,7 @@ impl Op for MatMul {
         if w.desc.dtype.is_float() {
             let kind = Kind::Float(w.desc.dtype.block().unwrap_or(BlockType::F32));
             if x.desc.dtype == DType::F32 {
-                return vec![Product::new(kind, w, x, out).kernel(call.threads)];
+                return vec![Product::new(kind, w, x, out).kernel(call.isa, call.threads)];
             }
             let Ok(desc) = Desc::new(DType::F32, &x.desc.ne) else { return Vec::new() };
             // SAFETY: the plan reserved this much for the op.
@@ -108,7 +108,7 @@ impl Op for MatMul {
             });
             // SAFETY: the same memory, written by the kernel before.
             let x = unsafe { Input::new(call.scratch.ptr(), desc) };
-            return vec![widen, Product::new(kind, w, x, out).kernel(call.threads)];
+            return vec![widen, Product::new(kind, w, x, out).kernel(call.isa, call.threads)];
         }
         let kind = match w.desc.dtype {
             DType::Packed(block) => Kind::Packed(block),
@@ -116,7 +116,7 @@ impl Op for MatMul {
             other => Kind::Blocks(other.block().unwrap_or(BlockType::Q8_0)),
         };
         if x.desc.dtype == DType::Q8A {
-            return vec![Product::new(kind, w, x, out).kernel(call.threads)];
+            return vec![Product::new(kind, w, x, out).kernel(call.isa, call.threads)];
         }
         let Ok(desc) = Desc::new(DType::Q8A, &x.desc.ne) else { return Vec::new() };
         // SAFETY: the plan reserved this much for the op.
@@ -137,7 +137,7 @@ impl Op for MatMul {
         });
         // SAFETY: the same memory, written by the kernel before.
         let x = unsafe { Input::new(call.scratch.ptr(), desc) };
-        vec![quantize, Product::new(kind, w, x, out).kernel(call.threads)]
+        vec![quantize, Product::new(kind, w, x, out).kernel(call.isa, call.threads)]
     }
 
     fn shader(&self, call: &GpuCall<'_>) -> Result<Vec<Dispatch>, String> {
@@ -218,6 +218,74 @@ impl Op for MatMul {
     }
 }
 
+/// Columns of a panel: their quantized activations stay in a core's second cache while tiles meet them.
+pub(super) fn panel_columns(isa: Isa, k: usize) -> usize {
+    let together = simd::columns_together(isa);
+    (PANEL_BYTES / simd::act_row_bytes(k).max(64) / together * together)
+        .clamp(together, 128 / together * together)
+}
+
+/// How a product is handed out: an item is a tile of rows times a panel of columns; tiles change fastest.
+pub(super) struct Pieces {
+    /// Tiles (or what is made together of several).
+    pub tiles: usize,
+    /// Multiply-adds of a tile and a column.
+    pub per_tile: usize,
+    /// How many tiles of 16 rows it has.
+    pub height: usize,
+    /// Columns of a panel, and in all.
+    pub panel: usize,
+    pub cols: usize,
+    /// Products of this shape.
+    pub batches: usize,
+}
+
+impl Pieces {
+    /// Items that a thread takes at once: few enough pieces to keep the counter quiet, enough of them that all threads end
+    /// together.
+    fn grain(&self, isa: Isa, threads: usize, items: usize) -> usize {
+        let grain = PIECE / (self.per_tile * self.panel.min(self.cols)).max(1);
+        if self.cols <= 2 {
+            return grain.min(items / (threads * 3)).max(1);
+        }
+        // Several tiles side by side make longer stretches of the result's rows, which otherwise, a power of two apart,
+        // would fall on the same few places of the caches.
+        let grain = grain.max(NEIGHBOURS / self.height).min(items / (threads * 3)).max(1);
+        let fewest = simd::fewest_tiles(isa).div_ceil(self.height).min((items / threads.max(1)).max(1));
+        if grain >= self.tiles {
+            return grain / self.tiles.max(1) * self.tiles.max(1);
+        }
+        // Equal parts of a row of tiles, with an even number of tiles: kernels take them in pairs.
+        let parts = self.tiles.div_ceil(grain).min((self.tiles / fewest).max(1));
+        self.tiles.div_ceil(parts).next_multiple_of(2usize.div_ceil(self.height))
+    }
+
+    /// The kernel that calls `run` with a batch, tiles and columns.
+    pub fn kernel(
+        self,
+        isa: Isa,
+        threads: usize,
+        run: impl Fn(&mut Worker, usize, Range<usize>, Range<usize>) -> Result<()> + Send + Sync + 'static,
+    ) -> Kernel {
+        let panels = self.cols.div_ceil(self.panel);
+        let items = self.tiles * panels * self.batches;
+        let grain = self.grain(isa, threads, items);
+        Kernel::new(items, grain, move |range, worker| {
+            let mut at = range.start;
+            while at < range.end {
+                // Items up to the end of this row of tiles belong to one panel.
+                let (strip, first) = (at / self.tiles, at % self.tiles);
+                let last = self.tiles.min(first + range.end - at);
+                let (batch, panel) = (strip / panels, strip % panels);
+                let cols = panel * self.panel..((panel + 1) * self.panel).min(self.cols);
+                run(worker, batch, first..last, cols)?;
+                at += last - first;
+            }
+            Ok(())
+        })
+    }
+}
+
 /// How the weights lie.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -256,41 +324,24 @@ impl Product {
         Product { kind, w, x, out, cols: m, batches: [b2, b3], share: [b2 / dw.ne[2], b3 / dw.ne[3]] }
     }
 
-    /// The product as a kernel. An item is a tile of rows times a panel of columns; tiles change fastest.
-    fn kernel(self, threads: usize) -> Kernel {
+    /// The product as a kernel.
+    fn kernel(self, isa: Isa, threads: usize) -> Kernel {
         let [k, n, ..] = self.w.desc.ne;
-        let tiles = n.div_ceil(TILE);
         let panel = match self.kind {
             Kind::Float(_) => (PANEL_BYTES / (4 * k.max(1))).clamp(8, 512),
-            _ => (PANEL_BYTES / simd::act_row_bytes(k).max(64) / 24 * 24).clamp(24, 120),
+            _ => panel_columns(isa, k),
         };
-        let panels = self.cols.div_ceil(panel);
-        let items = tiles * panels * self.batches[0] * self.batches[1];
-        let per_item = TILE * k.max(1) * panel.min(self.cols);
-        // Few enough pieces to keep the counter quiet, enough of them that all threads end together.
-        let mut grain = PIECE / per_item.max(1);
-        if self.cols > 2 {
-            // Kernels take tiles in pairs; and several of them side by side make longer stretches of the result's
-            // rows, which otherwise, a power of two apart, would fall on the same few places of the caches.
-            grain = grain.max(NEIGHBOURS);
-        }
-        grain = grain.min(items / (threads * 3)).max(1);
-        if grain > 1 && self.cols > 2 {
-            grain = grain / 2 * 2;
-        }
-        Kernel::new(items, grain, move |range, worker| {
-            let mut at = range.start;
-            while at < range.end {
-                // Items up to the end of this row of tiles belong to one panel.
-                let (strip, first) = (at / tiles, at % tiles);
-                let last = tiles.min(first + range.end - at);
-                let (batch, p) = (strip / panels, strip % panels);
-                let batch = [batch % self.batches[0], batch / self.batches[0]];
-                let cols = p * panel..((p + 1) * panel).min(self.cols);
-                self.run(worker, batch, first..last, cols)?;
-                at += last - first;
-            }
-            Ok(())
+        let pieces = Pieces {
+            tiles: n.div_ceil(TILE),
+            per_tile: TILE * k,
+            height: 1,
+            panel,
+            cols: self.cols,
+            batches: self.batches[0] * self.batches[1],
+        };
+        pieces.kernel(isa, threads, move |worker, batch, tiles, cols| {
+            let batch = [batch % self.batches[0], batch / self.batches[0]];
+            self.run(worker, batch, tiles, cols)
         })
     }
 

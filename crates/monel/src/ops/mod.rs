@@ -11,6 +11,7 @@
 mod binary;
 mod copy;
 mod flash_attention;
+mod gated_product;
 mod glu;
 pub(crate) mod mat_vec;
 pub(crate) mod matmul;
@@ -29,6 +30,7 @@ pub use binary::{Binary, BinaryKind};
 pub use copy::Copy;
 pub use flash_attention::{FlashAttention, Masking};
 pub(crate) use flash_attention::{Fresh, fused};
+pub use gated_product::GatedProduct;
 pub use glu::{Glu, GluKind};
 pub use matmul::MatMul;
 pub use norm::{LayerNorm, RmsNorm};
@@ -116,10 +118,11 @@ impl std::ops::AddAssign for Cost {
 
 /// The test cases of every op, for `monel check` and the tests.
 pub fn cases() -> Vec<Case> {
-    let families: [fn() -> Vec<Case>; 15] = [
+    let families: [fn() -> Vec<Case>; 16] = [
         binary::cases,
         copy::cases,
         flash_attention::cases,
+        gated_product::cases,
         glu::cases,
         matmul::cases,
         norm::cases,

@@ -199,23 +199,33 @@ impl Op for SetRows {
         let parts = count.min(call.threads.max(1) * 4);
         vec![Kernel::new(parts, 1, move |items, worker| {
             let [_, m, b2, _] = rows.desc.ne;
-            let [_, r1, r2, _] = place.desc.ne;
-            let write = |r: usize, at: [usize; 3], to: usize| {
+            let write = |at: [usize; 3], to: usize| {
                 // SAFETY: the row belongs to this item, as said below.
-                unsafe { write_row(worker.isa, &rows, r, &place, to + r1 * (at[1] + r2 * at[2])) }
+                unsafe { write_row(worker.isa, &rows, at, &place, [to, at[1], at[2]]) }
             };
             let at = |r: usize| [r % m, r / m % b2, r / m / b2];
             let number = |at: [usize; 3]| row_number(id(&ids, at), &place.desc);
             if ascending(&ids) {
                 // No destination is named twice: an item writes a run of the rows.
                 let run = |i: usize| i * count / parts.max(1);
-                return (run(items.start)..run(items.end)).try_for_each(|r| write(r, at(r), number(at(r))?));
+                let mine = run(items.start)..run(items.end);
+                let mut next = if mine.is_empty() { [0; 3] } else { at(mine.start) };
+                for _ in mine {
+                    write(next, number(next)?)?;
+                    // a division for each number of a row would take longer than the row
+                    next[0] += 1;
+                    if next[0] == m {
+                        next =
+                            if next[1] + 1 == b2 { [0, 0, next[2] + 1] } else { [0, next[1] + 1, next[2]] };
+                    }
+                }
+                return Ok(());
             }
             // Item p writes the destinations that leave the remainder p, in the order of the ids: a destination named
             // twice belongs to one item, and its last row wins.
             (0..count).try_for_each(|r| {
                 let to = number(at(r))?;
-                if items.contains(&(to % parts)) { write(r, at(r), to) } else { Ok(()) }
+                if items.contains(&(to % parts)) { write(at(r), to) } else { Ok(()) }
             })
         })]
     }
@@ -298,7 +308,8 @@ fn stored(dtype: DType, row: &[f64]) -> Vec<f64> {
 }
 
 fn id(ids: &Input, [i, i2, i3]: [usize; 3]) -> i64 {
-    let at = [i, i2 % ids.desc.ne[1], i3 % ids.desc.ne[2], 0];
+    let repeated = |i: usize, n: usize| if i < n { i } else { i % n };
+    let at = [i, repeated(i2, ids.desc.ne[1]), repeated(i3, ids.desc.ne[2]), 0];
     match ids.desc.dtype {
         DType::I64 => ids.at::<i64>(at),
         _ => i64::from(ids.at::<i32>(at)),
@@ -316,24 +327,25 @@ fn ascending(ids: &Input) -> bool {
     })
 }
 
-/// Writes floats as row `r` of a place.
+/// Writes a row of floats as a row of a place, each by its indices in dimensions 1, 2, 3.
 ///
 /// # Safety
 /// The row belongs to the item being run.
-unsafe fn write_row(isa: Isa, rows: &Input, from: usize, place: &Output, r: usize) -> Result<()> {
+unsafe fn write_row(isa: Isa, rows: &Input, from: [usize; 3], place: &Output, to: [usize; 3]) -> Result<()> {
+    let [i1, i2, i3] = from;
     // SAFETY: passed on to the caller.
     unsafe {
         if place.desc.dtype == DType::I32 {
-            place.row_mut::<i32>(r).copy_from_slice(rows.row(from));
+            place.row3_mut::<i32>(to).copy_from_slice(rows.row3(i1, i2, i3));
             return Ok(());
         }
-        let row: &[f32] = rows.row(from);
+        let row: &[f32] = rows.row3(i1, i2, i3);
         match place.desc.dtype {
-            DType::F32 => place.row_mut::<f32>(r).copy_from_slice(row),
-            DType::F16 => simd::f32_to_f16(isa, row, place.row_mut::<u16>(r)),
+            DType::F32 => place.row3_mut::<f32>(to).copy_from_slice(row),
+            DType::F16 => simd::f32_to_f16(isa, row, place.row3_mut::<u16>(to)),
             other => {
                 if let Some(block) = other.block() {
-                    quant::quantize_row(block, row, place.row_mut::<u8>(r))
+                    quant::quantize_row(block, row, place.row3_mut::<u8>(to))
                         .map_err(|e| Error::Kernel(e.to_string()))?;
                 }
             }

@@ -4,7 +4,7 @@
 //! when the kernels are built; where a token sees fewer cells than there are in the cache, the pieces are smaller and the
 //! last ones may be empty. A partial result is a row of unnormalised values with its maximum and its sum.
 
-use super::operands::{ALIGN_SLACK, LOWEST, Operands, aligned, in_place, inverse};
+use super::operands::{LOWEST, Operands, in_place, inverse};
 use crate::device::software::simd::Isa;
 use crate::device::software::simd::attention::{self, LANE_GROUP};
 use crate::error::Result;
@@ -150,7 +150,7 @@ impl Item {
         ]
         .map(|n| n.next_multiple_of(LANE_GROUP));
         let len = sizes.iter().sum();
-        let mut rest = aligned(worker.floats(len + ALIGN_SLACK), len);
+        let mut rest = worker.aligned_floats(len);
         let [q_space, o, s, tile, mask_space, max, sum] = sizes.map(|n| {
             let (part, tail) = std::mem::take(&mut rest).split_at_mut(n);
             rest = tail;

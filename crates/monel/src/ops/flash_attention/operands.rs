@@ -187,15 +187,6 @@ pub(super) fn in_place(dtype: DType) -> bool {
     dtype.is_float() || dtype == DType::Q8_0
 }
 
-/// A part of a worker's floats that starts at a cache line: wide loads do not cross one.
-pub(super) fn aligned(floats: &mut [f32], len: usize) -> &mut [f32] {
-    let skip = floats.as_ptr().align_offset(64).min(ALIGN_SLACK);
-    &mut floats[skip..skip + len]
-}
-
-/// Floats to ask for beyond what [`aligned`] gives.
-pub(super) const ALIGN_SLACK: usize = 16;
-
 /// 1 / sum; zero where nothing was seen, NaN where NaN was.
 pub(super) fn inverse(sum: f32) -> f32 {
     if sum == 0.0 { 0.0 } else { 1.0 / sum }

@@ -1,10 +1,10 @@
-//! Many query rows: blocks of 64 rows against tiles of 64 cells.
+//! Many query rows: blocks of 64 or 128 rows against tiles of 64 cells.
 //!
 //! The rows of a block are the tokens in order, each with all the query heads that share the KV head, so a tile is
 //! converted once for all of them. They are the lanes of `simd::attention`, for which q is transposed once per block;
 //! the second product has the values as its lanes, so the result comes out in rows.
 
-use super::operands::{ALIGN_SLACK, LOWEST, MaskTile, Operands, aligned, in_place, inverse};
+use super::operands::{LOWEST, MaskTile, Operands, in_place, inverse};
 use super::rounded::{self, Words};
 use crate::device::software::simd::attention::{self, LANE_GROUP, Left};
 use crate::device::software::simd::{self, Isa};
@@ -12,20 +12,28 @@ use crate::error::Result;
 use crate::kernel::{Kernel, Worker};
 use std::ops::Range;
 
-/// Query rows of a block.
-const BLOCK: usize = 64;
+/// Query rows of a block: many share what is done once for a tile of cells, few make enough blocks for several threads.
+const BLOCKS: [usize; 2] = [128, 64];
+/// Blocks from which the larger ones are taken.
+const ENOUGH: usize = 16;
 /// Cells of a tile.
 pub(super) const TILE: usize = 64;
 
 pub(super) fn kernel(operands: Operands) -> Kernel {
-    let blocks = (operands.tokens() * operands.group).div_ceil(BLOCK);
     let [_, _, kv_heads, _] = operands.k.desc.ne;
     let batches = operands.q.desc.ne[3];
+    let rows = operands.tokens() * operands.group;
+    let [large, small] = BLOCKS;
+    let size = if rows.div_ceil(large) * kv_heads * batches < ENOUGH { small } else { large };
+    let blocks = rows.div_ceil(size);
+    // all about as long
+    let size = rows.div_ceil(blocks.max(1)).next_multiple_of(LANE_GROUP);
     Kernel::new(blocks * kv_heads * batches, 1, move |items, worker| {
         items.into_iter().try_for_each(|i| {
             // late blocks see the most cells: they go first, so that threads finish together
             let block = blocks - 1 - i / (kv_heads * batches);
-            Block::new(operands, block, i % kv_heads, i / kv_heads % batches).run(worker)
+            let rows = block * size..((block + 1) * size).min(rows);
+            Block::new(operands, rows, i % kv_heads, i / kv_heads % batches).run(worker)
         })
     })
 }
@@ -88,7 +96,7 @@ impl<'a> Space<'a> {
         // every part is a whole number of cache lines
         let whole = |n: usize| n.next_multiple_of(LANE_GROUP);
         let len = sizes.iter().chain(&words).map(|&n| whole(n)).sum();
-        let mut rest = aligned(worker.floats(len + ALIGN_SLACK), len);
+        let mut rest = worker.aligned_floats(len);
         let mut take = |n: usize| {
             let (part, tail) = std::mem::take(&mut rest).split_at_mut(whole(n));
             rest = tail;
@@ -104,9 +112,7 @@ impl<'a> Space<'a> {
 }
 
 impl Block {
-    fn new(operands: Operands, block: usize, kv_head: usize, batch: usize) -> Block {
-        let end = ((block + 1) * BLOCK).min(operands.tokens() * operands.group);
-        let rows = block * BLOCK..end;
+    fn new(operands: Operands, rows: Range<usize>, kv_head: usize, batch: usize) -> Block {
         Block { operands, lanes: rows.len().next_multiple_of(LANE_GROUP), rows, kv_head, batch }
     }
 

@@ -68,7 +68,23 @@ pub fn quantize_act_row(isa: Isa, src: &[f32], dst: &mut [u8]) -> Result<(), Act
     if dst.len() < expected {
         return Err(ActError::TooShort { expected, found: dst.len() });
     }
-    let dst = &mut dst[..k / BLOCK * ACT_BYTES];
+    quantize_act_blocks(isa, src, dst)
+}
+
+/// Quantizes whole blocks, which may be a part of a row: as [`quantize_act_row`], without what may follow a row's last block.
+///
+/// # Errors
+/// As there.
+pub fn quantize_act_blocks(isa: Isa, src: &[f32], dst: &mut [u8]) -> Result<(), ActError> {
+    let k = src.len();
+    if !k.is_multiple_of(BLOCK) {
+        return Err(ActError::PartialBlock { k });
+    }
+    let expected = k / BLOCK * ACT_BYTES;
+    if dst.len() < expected {
+        return Err(ActError::TooShort { expected, found: dst.len() });
+    }
+    let dst = &mut dst[..expected];
     dispatch!(isa, quantize(src: &[f32], dst: &mut [u8]));
     Ok(())
 }

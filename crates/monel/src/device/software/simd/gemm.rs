@@ -124,6 +124,20 @@ impl Product {
     }
 }
 
+/// Panels of so many columns, and of multiples, are best.
+pub(crate) fn columns_together(isa: Isa) -> usize {
+    if isa.level() == Level::Amx { 16 } else { 24 }
+}
+
+/// Tiles of rows from which on the best kernel for many columns is taken.
+pub(crate) fn fewest_tiles(isa: Isa) -> usize {
+    match isa.level() {
+        #[cfg(target_arch = "x86_64")]
+        Level::Amx => super::x86::avx512::FEWEST_TILES,
+        _ => 1,
+    }
+}
+
 /// Matrix product of packed weights and quantized activations: `out[c * out_col_stride + r] = sum over i of
 /// weight[r][i] * activation[c][i]`, for `valid_rows` rows and `cols` columns; nothing else of `out` is written.
 ///

@@ -28,9 +28,11 @@ mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use act::{ActError, act_row_bytes, dequantize_act_row, quantize_act_row};
+pub(crate) use act::{ACT_BYTES, BLOCK as ACT_BLOCK};
+pub use act::{ActError, act_row_bytes, dequantize_act_row, quantize_act_blocks, quantize_act_row};
 pub use float_gemm::gemm_float;
 pub use gemm::gemm_packed;
+pub(crate) use gemm::{columns_together, fewest_tiles};
 pub use isa::{Isa, IsaError, Level, VARIABLE};
 pub use pack::{PackError, TILE_ROWS, pack_tile, packed_bytes, tile_bytes, unpack_row, unpack_row_f64};
 pub use vector::{

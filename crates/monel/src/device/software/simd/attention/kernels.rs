@@ -21,7 +21,7 @@ const fn vectors_of<V: Lanes>() -> usize {
 const fn heads_of<V: Lanes>() -> usize {
     if V::N == 16 { 4 } else { HEADS_NARROW }
 }
-const HEADS_NARROW: usize = 2;
+const HEADS_NARROW: usize = 3;
 
 /// How elements of a row become floats; `d` counts elements, and vectors begin at a multiple of their length.
 pub(super) trait Source {
@@ -388,14 +388,15 @@ unsafe fn dots_of<V: Lanes, S: Source, const HEADS: usize>(
             let mut sums = [[V::splat(0.0); 4]; HEADS];
             let mut d = 0;
             while d + V::N <= rows.len {
-                let mut k = [V::splat(0.0); 4];
-                for i in 0..4 {
-                    k[i] = S::vector::<V>(row[i], d);
-                }
+                // One vector of k at a time: three heads' sums and rows of q leave one of sixteen registers.
+                let mut of = [V::splat(0.0); HEADS];
                 for h in 0..HEADS {
-                    let q = V::load(q.add(h * rows.len + d));
-                    for i in 0..4 {
-                        sums[h][i] = q.fma(k[i], sums[h][i]);
+                    of[h] = V::load(q.add(h * rows.len + d));
+                }
+                for i in 0..4 {
+                    let k = S::vector::<V>(row[i], d);
+                    for h in 0..HEADS {
+                        sums[h][i] = of[h].fma(k, sums[h][i]);
                     }
                 }
                 d += V::N;
@@ -526,14 +527,14 @@ unsafe fn weigh_part<V: Lanes, S: Source, const HEADS: usize, const VECTORS: usi
             if rows.ahead != 0 {
                 ask(row.wrapping_add(rows.ahead), bytes);
             }
-            let mut x = [V::splat(0.0); VECTORS];
-            for v in 0..VECTORS {
-                x[v] = S::vector::<V>(row, d + v * V::N);
-            }
+            let mut w = [V::splat(0.0); HEADS];
             for h in 0..HEADS {
-                let w = V::splat(*weights.add(h * step + c));
-                for v in 0..VECTORS {
-                    sums[h][v] = w.fma(x[v], sums[h][v]);
+                w[h] = V::splat(*weights.add(h * step + c));
+            }
+            for v in 0..VECTORS {
+                let x = S::vector::<V>(row, d + v * V::N);
+                for h in 0..HEADS {
+                    sums[h][v] = w[h].fma(x, sums[h][v]);
                 }
             }
             row = row.wrapping_add(rows.stride);

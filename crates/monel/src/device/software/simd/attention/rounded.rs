@@ -5,6 +5,8 @@
 
 use super::words::{self, CELLS, Words};
 use super::{CellRows, CellType, check_lanes};
+#[cfg(target_arch = "x86_64")]
+use crate::device::software::simd::x86;
 use crate::device::software::simd::{Isa, Level};
 
 /// An instruction set on which 16-bit integers are faster than floats. All functions take pairs of them as `i32`.
@@ -33,33 +35,37 @@ pub struct Columns<'a> {
     pub scales: &'a [f32],
 }
 
-/// Runs the function of `words` of that name on the vectors of the instruction set.
+/// Runs the function of `words` of that name on the vectors of the instruction set; one that multiplies is also told (`VNNI`)
+/// whether the set has products with their sum.
 macro_rules! run {
-    ($isa:expr, $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
+    ($isa:expr, $name:ident $(<$vnni:ident>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         #[inline(always)]
-        fn body<V: Words>($($arg: $ty),*) $(-> $ret)? {
+        fn body<V: Words, const VNNI: bool>($($arg: $ty),*) $(-> $ret)? {
             // SAFETY: the lengths were checked by the function that holds this one, and the caller has the instructions.
-            unsafe { words::$name::<V>($($arg),*) }
+            unsafe { words::$name::<V $(, $vnni)?>($($arg),*) }
         }
-        match $isa.level() {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Avx512Vnni | Level::Amx => {
-                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+        #[cfg(target_arch = "x86_64")]
+        macro_rules! with {
+            ($features:literal, $vectors:ident, $has:literal) => {{
+                #[target_feature(enable = $features)]
                 fn run($($arg: $ty),*) $(-> $ret)? {
-                    body::<crate::device::software::simd::x86::F32x16>($($arg),*)
+                    body::<crate::device::software::simd::x86::$vectors, $has>($($arg),*)
                 }
                 // SAFETY: an Isa of this level exists only where the machine has these features.
                 unsafe { run($($arg),*) }
+            }};
+        }
+        match $isa.level() {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Vnni | Level::Amx => {
+                with!("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c", F32x16, true)
             }
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::Avx2Vnni => {
-                #[target_feature(enable = "avx2,fma,f16c")]
-                fn run($($arg: $ty),*) $(-> $ret)? {
-                    body::<crate::device::software::simd::x86::F32x8>($($arg),*)
-                }
-                // SAFETY: as above.
-                unsafe { run($($arg),*) }
-            }
+            Level::Avx512 => with!("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c", F32x16, false),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2Vnni => with!("avx2,fma,f16c,avxvnni", F32x8, true),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => with!("avx2,fma,f16c", F32x8, false),
             _ => {
                 let _ = ($(&$arg,)*);
                 unreachable!("`Rounded::new` makes none for such a level")
@@ -110,7 +116,20 @@ impl Rounded {
             words::Rows { pairs: a.pairs.as_ptr(), step: a.step, size: a.size, scales: a.scales.as_ptr() };
         let b = words::Columns { pairs: b.pairs.as_ptr(), lanes, scales: b.scales.as_ptr() };
         let c = c.as_mut_ptr();
-        run!(self.0, product(a: words::Rows, b: words::Columns, c: *mut f32, add: bool))
+        #[cfg(target_arch = "x86_64")]
+        let (a, c) = match self.0.level() {
+            Level::Amx => {
+                let done = x86::tile_rows(&a, lanes);
+                if done > 0 {
+                    // SAFETY: the lengths were checked above; an Isa of this level exists only where the machine has AMX and
+                    // the system grants it.
+                    unsafe { x86::tile_product(a, b, c, add) };
+                }
+                (a.from(done), c.wrapping_add(done * lanes))
+            }
+            _ => (a, c),
+        };
+        run!(self.0, product<VNNI>(a: words::Rows, b: words::Columns, c: *mut f32, add: bool))
     }
 
     /// As [`super::softmax_columns`], but the weights go to `weights` as pairs of cells, `[cells / 2][lane]`, in

@@ -46,8 +46,12 @@ pub(in crate::device::software::simd) trait Words: Lanes {
     /// One pair in all lanes.
     unsafe fn splat_pair(p: *const i32) -> Self::Pairs;
     unsafe fn no_sums() -> Self::Pairs;
-    /// `sums + a.low * b.low + a.high * b.high`.
-    unsafe fn add_products(a: Self::Pairs, b: Self::Pairs, sums: Self::Pairs) -> Self::Pairs;
+    /// `sums + a.low * b.low + a.high * b.high`; with `VNNI`, which the caller then has too, in one instruction.
+    unsafe fn add_products<const VNNI: bool>(
+        a: Self::Pairs,
+        b: Self::Pairs,
+        sums: Self::Pairs,
+    ) -> Self::Pairs;
     unsafe fn of_sums(sums: Self::Pairs) -> Self;
     /// Rounds to words side by side, N of them; all lie in -32768..=32767.
     unsafe fn store_words(self, p: *mut i16);
@@ -153,7 +157,7 @@ pub(super) unsafe fn round_columns<V: Words>(rows: CellRows<'_>, to: *mut i32, s
 
 /// One operand of a product by rows: pair (i, k) lies at `pairs[i * step.0 + k * step.1]`.
 #[derive(Clone, Copy)]
-pub(super) struct Rows {
+pub(in crate::device::software::simd) struct Rows {
     pub pairs: *const i32,
     pub step: (usize, usize),
     /// How many i and how many k.
@@ -162,9 +166,22 @@ pub(super) struct Rows {
     pub scales: *const f32,
 }
 
+impl Rows {
+    /// Without the first rows.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn from(self, first: usize) -> Rows {
+        Rows {
+            pairs: self.pairs.wrapping_add(first * self.step.0),
+            size: (self.size.0 - first, self.size.1),
+            scales: self.scales.wrapping_add(first),
+            ..self
+        }
+    }
+}
+
 /// The other: `pairs[k][lane]`, and a scale for each lane.
 #[derive(Clone, Copy)]
-pub(super) struct Columns {
+pub(in crate::device::software::simd) struct Columns {
     pub pairs: *const i32,
     pub lanes: usize,
     pub scales: *const f32,
@@ -172,7 +189,7 @@ pub(super) struct Columns {
 
 /// `c[i][lane] (+)= scales Σ a(i, k) b[k][lane]`.
 #[inline(always)]
-pub(super) unsafe fn product<V: Words>(a: Rows, b: Columns, c: *mut f32, add: bool) {
+pub(super) unsafe fn product<V: Words, const VNNI: bool>(a: Rows, b: Columns, c: *mut f32, add: bool) {
     // Vectors side by side: with four rows of them the sums fit in the registers beside the operands.
     let wide = if V::N == 16 { 4 } else { 2 };
     let mut at = 0;
@@ -181,10 +198,10 @@ pub(super) unsafe fn product<V: Words>(a: Rows, b: Columns, c: *mut f32, add: bo
         // SAFETY: the caller vouches for a and b, and for rows of `lanes` in c.
         unsafe {
             match vectors {
-                1 => panel::<V, 1>(a, b, c, at, add),
-                2 => panel::<V, 2>(a, b, c, at, add),
-                3 => panel::<V, 3>(a, b, c, at, add),
-                _ => panel::<V, 4>(a, b, c, at, add),
+                1 => panel::<V, VNNI, 1>(a, b, c, at, add),
+                2 => panel::<V, VNNI, 2>(a, b, c, at, add),
+                3 => panel::<V, VNNI, 3>(a, b, c, at, add),
+                _ => panel::<V, VNNI, 4>(a, b, c, at, add),
             }
         }
         at += vectors * V::N;
@@ -192,23 +209,29 @@ pub(super) unsafe fn product<V: Words>(a: Rows, b: Columns, c: *mut f32, add: bo
 }
 
 #[inline(always)]
-unsafe fn panel<V: Words, const VECTORS: usize>(a: Rows, b: Columns, c: *mut f32, at: usize, add: bool) {
+unsafe fn panel<V: Words, const VNNI: bool, const VECTORS: usize>(
+    a: Rows,
+    b: Columns,
+    c: *mut f32,
+    at: usize,
+    add: bool,
+) {
     let mut i = 0;
     // SAFETY: as in `product`.
     unsafe {
         while i + 4 <= a.size.0 {
-            block::<V, 4, VECTORS>(a, b, c, (i, at), add);
+            block::<V, VNNI, 4, VECTORS>(a, b, c, (i, at), add);
             i += 4;
         }
         while i < a.size.0 {
-            block::<V, 1, VECTORS>(a, b, c, (i, at), add);
+            block::<V, VNNI, 1, VECTORS>(a, b, c, (i, at), add);
             i += 1;
         }
     }
 }
 
 #[inline(always)]
-unsafe fn block<V: Words, const ROWS: usize, const VECTORS: usize>(
+unsafe fn block<V: Words, const VNNI: bool, const ROWS: usize, const VECTORS: usize>(
     a: Rows,
     b: Columns,
     c: *mut f32,
@@ -227,7 +250,7 @@ unsafe fn block<V: Words, const ROWS: usize, const VECTORS: usize>(
             for r in 0..ROWS {
                 let row = V::splat_pair(left.add(r * a.step.0));
                 for v in 0..VECTORS {
-                    sums[r][v] = V::add_products(row, columns[v], sums[r][v]);
+                    sums[r][v] = V::add_products::<VNNI>(row, columns[v], sums[r][v]);
                 }
             }
             left = left.wrapping_add(a.step.1);

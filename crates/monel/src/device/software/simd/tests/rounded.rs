@@ -124,3 +124,35 @@ fn what_is_not_finite_is_refused() {
         assert!(!by.rows(CellRows::of(&large, HEAD), &mut [0; HEAD], &mut [0.0]), "{by:?}");
     }
 }
+
+/// Rows side by side or apart along k, last rows that do not fill a tile, depths that do not either, words of all sizes:
+/// every instruction set gives the same bits.
+#[test]
+fn products_have_the_same_bits_everywhere() {
+    let shapes: [[usize; 3]; 6] =
+        [[16, 16, 1], [70, 64, 32], [128, 64, 40], [150, 128, 31], [15, 16, 32], [97, 48, 128]];
+    for [rows, lanes, terms] in shapes {
+        // mostly small, so that few sums leave 32 bits; those that do wrap around, everywhere alike
+        let word = |i: usize| match i % 97 {
+            0 => [i16::MAX, i16::MIN][i / 97 % 2],
+            _ => ((i as u32).wrapping_mul(2_654_435_761) >> 20) as i16 - 2048,
+        };
+        let pair = |i: usize| i32::from(word(2 * i) as u16) | i32::from(word(2 * i + 1)) << 16;
+        let apart = rows.next_multiple_of(16);
+        let left: Vec<i32> = (0..apart * terms).map(|i| pair(i + 3)).collect();
+        let right: Vec<i32> = (0..lanes * terms).map(|i| pair(i + 1000)).collect();
+        let scales: Vec<f32> = (0..rows.max(lanes)).map(|i| 1e-3 + number(i).abs()).collect();
+        for (step, add) in [((terms, 1), false), ((terms, 1), true), ((1, apart), false), ((1, apart), true)]
+        {
+            let results = instructions().map(|by| {
+                let mut c: Vec<f32> = (0..rows * lanes).map(number).collect();
+                let a = Rows { pairs: &left, step, size: (rows, terms), scales: &scales };
+                by.product(a, Columns { pairs: &right, scales: &scales[..lanes] }, &mut c, add);
+                c.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            });
+            let results: Vec<_> = results.collect();
+            let same = results.windows(2).all(|two| two[0] == two[1]);
+            assert!(same, "{rows} rows, {lanes} lanes, {terms} pairs, {step:?}, {add}");
+        }
+    }
+}

@@ -25,9 +25,14 @@ impl Words for F32x8 {
         unsafe { _mm256_setzero_si256() }
     }
     #[inline(always)]
-    unsafe fn add_products(a: __m256i, b: __m256i, sums: __m256i) -> __m256i {
+    unsafe fn add_products<const VNNI: bool>(a: __m256i, b: __m256i, sums: __m256i) -> __m256i {
         // SAFETY: see above.
-        unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(a, b)) }
+        unsafe {
+            match VNNI {
+                true => _mm256_dpwssd_avx_epi32(sums, a, b),
+                false => _mm256_add_epi32(sums, _mm256_madd_epi16(a, b)),
+            }
+        }
     }
     #[inline(always)]
     unsafe fn of_sums(sums: __m256i) -> Self {
@@ -72,9 +77,14 @@ impl Words for F32x16 {
         unsafe { _mm512_setzero_si512() }
     }
     #[inline(always)]
-    unsafe fn add_products(a: __m512i, b: __m512i, sums: __m512i) -> __m512i {
+    unsafe fn add_products<const VNNI: bool>(a: __m512i, b: __m512i, sums: __m512i) -> __m512i {
         // SAFETY: see above.
-        unsafe { _mm512_add_epi32(sums, _mm512_madd_epi16(a, b)) }
+        unsafe {
+            match VNNI {
+                true => _mm512_dpwssd_epi32(sums, a, b),
+                false => _mm512_add_epi32(sums, _mm512_madd_epi16(a, b)),
+            }
+        }
     }
     #[inline(always)]
     unsafe fn of_sums(sums: __m512i) -> Self {

@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Tiles of rows from which copying the columns pays.
-const FEWEST_TILES: usize = 6;
+pub(in super::super::super) const FEWEST_TILES: usize = 6;
 /// Columns of a product.
 const COLUMNS: usize = 16;
 /// Blocks of 16 columns that are kept side by side, in 120 KiB.
@@ -76,7 +76,7 @@ unsafe fn gather(acts: *const u8, stride: usize, blocks: usize, to: *mut Columns
 /// # Safety
 /// AVX-512 is there, the blocks are inside the tile, and `to` has room for them.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn unpack<U: Unpack>(tile: *const u8, tile_bytes: usize, turn: Range<usize>, to: *mut Rows) {
+unsafe fn unpack<U: Unpack>(tile: *const u8, turn: Range<usize>, to: *mut Rows) {
     for (b, block) in turn.enumerate() {
         let value = block * BLOCK;
         // SAFETY: the caller's.
@@ -88,11 +88,6 @@ unsafe fn unpack<U: Unpack>(tile: *const u8, tile_bytes: usize, turn: Range<usiz
             let header = header::<U>(block, U::SHIFTED);
             for half in 0..BLOCK / U::SEGMENT {
                 let segment = value % U::VALUES / U::SEGMENT + half;
-                // The tile below is wanted next, all at once: by then it should be in the second cache.
-                let next = block.wrapping_add(tile_bytes + Layout::<U>::low(segment));
-                for line in 0..Layout::<U>::SEGMENT_BYTES.div_ceil(64) {
-                    _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(64 * line).cast());
-                }
                 let (d, m) = scales::<U>(header, block, segment);
                 _mm512_store_ps((&raw mut (*to).d[half]).cast(), d);
                 if U::HAS_MIN {
@@ -109,11 +104,41 @@ unsafe fn unpack<U: Unpack>(tile: *const u8, tile_bytes: usize, turn: Range<usiz
     }
 }
 
+/// Lines of memory that are wanted soon: a few are asked for at each step of a product, as a core waits for few at once.
+struct Ahead {
+    next: *const u8,
+    end: *const u8,
+    /// Lines of a step.
+    each: usize,
+}
+
+impl Ahead {
+    /// What a turn of the packed tile at `tile` takes, in so many steps.
+    fn of<U: Unpack>(tile: *const u8, turn: &Range<usize>, steps: usize) -> Ahead {
+        let at = |block: usize| tile.wrapping_add(block * BLOCK / U::VALUES * Layout::<U>::BLOCK_BYTES);
+        let end = tile.wrapping_add((turn.end * BLOCK).div_ceil(U::VALUES) * Layout::<U>::BLOCK_BYTES);
+        let next = at(turn.start);
+        Ahead { next, end, each: (end as usize - next as usize).div_ceil(64 * steps.max(1)) }
+    }
+
+    #[inline(always)]
+    fn step(&mut self) {
+        for _ in 0..self.each {
+            if self.next < self.end {
+                // SAFETY: a prefetch changes nothing and cannot fault.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(self.next.cast()) };
+                self.next = self.next.wrapping_add(64);
+            }
+        }
+    }
+}
+
 /// Adds the products of `blocks` blocks to the totals of 16 columns at `out`, which begin with zero in the `first` turn.
 ///
 /// # Safety
 /// The machine has AVX-512 and AMX, whose tiles have this format's shapes; the blocks are initialized, and the places of
 /// `out` that `valid` rows have are writable (and initialized but for the first turn).
+#[allow(clippy::too_many_arguments)] // the parts of a product
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 unsafe fn multiply<U: Unpack>(
     rows: *const Rows,
@@ -123,6 +148,7 @@ unsafe fn multiply<U: Unpack>(
     (out, stride): (*mut f32, usize),
     valid: __mmask16,
     first: bool,
+    ahead: &mut Ahead,
 ) {
     let halves = BLOCK / U::SEGMENT;
     // SAFETY: the caller's; everything stays inside the blocks, the two sums and the valid rows of the columns.
@@ -136,6 +162,7 @@ unsafe fn multiply<U: Unpack>(
         // The product of a segment begins before the scales of the one before are applied.
         for step in 0..=blocks * halves {
             if step < blocks * halves {
+                ahead.step();
                 let (b, half) = (step / halves, step % halves);
                 asm!(
                     "tileloadd tmm6, [{rows} + {line}*1]",
@@ -200,13 +227,25 @@ unsafe fn whole<U: Unpack>(p: &Product) {
                 for tile in 0..p.tiles {
                     let valid = ((1u32 << p.rows_of(tile)) - 1) as __mmask16;
                     for turn in parts(pass.clone(), DEPTH) {
-                        unpack::<U>(p.w.add(tile * p.tile_bytes), p.tile_bytes, turn.clone(), rows);
+                        let at = p.w.add(tile * p.tile_bytes);
+                        unpack::<U>(at, turn.clone(), rows);
+                        // the next turn, or the tile below
+                        let (tile_ahead, next) = match turn.end < pass.end {
+                            true => (at, turn.end..(turn.end + turn.len()).min(pass.end)),
+                            false if tile + 1 < p.tiles => {
+                                (at.add(p.tile_bytes), pass.start..pass.start + turn.len())
+                            }
+                            false => (at, 0..0),
+                        };
+                        let mut ahead =
+                            Ahead::of::<U>(tile_ahead, &next, turn.len() * sixteens * BLOCK / U::SEGMENT);
                         for s in 0..sixteens {
                             let col = (panel + s) * COLUMNS;
                             p.claim(tile, 1, col..col + COLUMNS);
                             let out = (p.out.add(col * p.out_stride + tile * TILE_ROWS), p.out_stride);
                             let columns = columns.add(s * pass.len() + turn.start - pass.start);
-                            multiply::<U>(rows, columns, turn.len(), sums, out, valid, turn.start == 0);
+                            let first = turn.start == 0;
+                            multiply::<U>(rows, columns, turn.len(), sums, out, valid, first, &mut ahead);
                         }
                     }
                 }

@@ -14,7 +14,7 @@ mod q6;
 mod q8;
 mod vnni;
 
-pub(in super::super) use amx::gemm as gemm_amx;
+pub(in super::super) use amx::{FEWEST_TILES, gemm as gemm_amx};
 pub(in super::super) use maddubs::gemm as gemm_maddubs;
 pub(in super::super) use vnni::gemm as gemm_vnni;
 
