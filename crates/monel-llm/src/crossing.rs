@@ -339,6 +339,14 @@ mod tests {
             assert!(matches!(error.cause(), monel_gguf::Error::FileShrunk { .. }), "{error}");
             assert!(done < total);
         }
+        if crate::weights::maps(&device) {
+            let stream = device.stream();
+            let all = batches(&wanted, BATCH);
+            let mut errors =
+                all.iter().filter_map(|b| crate::weights::repack(&gguf, &stream, b, &targets).err());
+            let error = errors.next().unwrap().to_string();
+            assert!(error.contains(file.0.to_str().unwrap()), "{error}");
+        }
         // The device goes on.
         let w = wanted.iter().find(|w| !w.changes()).unwrap();
         let stream = device.stream();
