@@ -10,62 +10,61 @@
 //! Callbacks run on a thread of their own, not inside a signal handler, so they may lock and allocate.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-static REQUESTED: AtomicBool = AtomicBool::new(false);
-static TERMINATED: AtomicBool = AtomicBool::new(false);
-
 type Callback = Box<dyn Fn() + Send>;
-static ON_FIRST: Mutex<Vec<Callback>> = Mutex::new(Vec::new());
-static SCOPED: Mutex<Vec<(u64, Callback)>> = Mutex::new(Vec::new());
+
+/// What was heard, and whom to tell.
+struct Signals {
+    requested: AtomicBool,
+    terminated: AtomicBool,
+    on_first: Mutex<Vec<Callback>>,
+    scoped: Mutex<Vec<(u64, Callback)>>,
+}
+
+/// The process's own.
+static SIGNALS: Signals = Signals::new();
 static ON_SECOND: Mutex<Vec<Callback>> = Mutex::new(Vec::new());
 
 /// Set from the first Ctrl-C on. Loops that wait (a download, a lock) look at it.
 pub fn flag() -> &'static AtomicBool {
-    &REQUESTED
+    &SIGNALS.requested
 }
 
 /// Whether the user asked to stop.
 pub fn requested() -> bool {
-    REQUESTED.load(Ordering::Acquire)
+    SIGNALS.requested()
 }
 
 /// Whether it was SIGTERM that asked: there is nothing to go on with.
 pub fn terminated() -> bool {
-    TERMINATED.load(Ordering::Acquire)
+    SIGNALS.terminated()
 }
 
 /// What the program ends with when it was stopped: 128 and the signal's number, as shells have it.
 pub fn exit_code() -> u8 {
-    if terminated() { 143 } else { 130 }
+    SIGNALS.exit_code()
 }
 
 /// Forgets a Ctrl-C that has been dealt with: `chat` stops an answer and goes on. A SIGTERM is not forgotten.
 pub fn clear() {
-    REQUESTED.store(false, Ordering::Release);
-    if terminated() {
-        REQUESTED.store(true, Ordering::Release);
-    }
+    SIGNALS.clear();
 }
 
 /// Runs `callback` at the first Ctrl-C; at once if that has already come. It must not wait for anything:
 /// the second Ctrl-C is heard by the same thread.
 pub fn on_first(callback: impl Fn() + Send + 'static) {
-    let mut callbacks = ON_FIRST.lock().unwrap_or_else(PoisonError::into_inner);
-    if requested() {
-        callback();
-    }
-    callbacks.push(Box::new(callback));
+    SIGNALS.on_first(callback);
 }
 
 /// Runs `callback` at a Ctrl-C while the guard lives: for one answer of many.
 #[must_use = "the callback is gone with the guard"]
 pub fn while_here(callback: impl Fn() + Send + 'static) -> Guard {
-    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    static NEXT: AtomicU64 = AtomicU64::new(1);
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
-    SCOPED.lock().unwrap_or_else(PoisonError::into_inner).push((id, Box::new(callback)));
+    SIGNALS.scoped.lock().unwrap_or_else(PoisonError::into_inner).push((id, Box::new(callback)));
     Guard(id)
 }
 
@@ -120,7 +119,7 @@ pub struct Guard(u64);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        SCOPED.lock().unwrap_or_else(PoisonError::into_inner).retain(|(id, _)| *id != self.0);
+        SIGNALS.scoped.lock().unwrap_or_else(PoisonError::into_inner).retain(|(id, _)| *id != self.0);
     }
 }
 
@@ -140,7 +139,7 @@ pub fn install() -> io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     std::thread::Builder::new().name("interrupt".into()).spawn(move || {
         for signal in signals.forever() {
-            if heard(signal == SIGTERM) {
+            if SIGNALS.heard(signal == SIGTERM) {
                 end();
             }
         }
@@ -157,18 +156,60 @@ pub fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Notes a Ctrl-C or SIGTERM; true if one was already pending.
-#[cfg_attr(not(unix), allow(dead_code))]
-fn heard(terminate: bool) -> bool {
-    // The lock orders this against `on_first`: a callback is either in the list or sees the flag.
-    let callbacks = ON_FIRST.lock().unwrap_or_else(PoisonError::into_inner);
-    TERMINATED.fetch_or(terminate, Ordering::AcqRel);
-    let again = REQUESTED.swap(true, Ordering::AcqRel);
-    if !again {
-        callbacks.iter().for_each(|callback| callback());
-        SCOPED.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|(_, callback)| callback());
+impl Signals {
+    const fn new() -> Self {
+        Self {
+            requested: AtomicBool::new(false),
+            terminated: AtomicBool::new(false),
+            on_first: Mutex::new(Vec::new()),
+            scoped: Mutex::new(Vec::new()),
+        }
     }
-    again
+
+    fn requested(&self) -> bool {
+        self.requested.load(Ordering::Acquire)
+    }
+
+    fn terminated(&self) -> bool {
+        self.terminated.load(Ordering::Acquire)
+    }
+
+    fn exit_code(&self) -> u8 {
+        if self.terminated() { 143 } else { 130 }
+    }
+
+    fn clear(&self) {
+        self.requested.store(false, Ordering::Release);
+        if self.terminated() {
+            self.requested.store(true, Ordering::Release);
+        }
+    }
+
+    fn on_first(&self, callback: impl Fn() + Send + 'static) {
+        let mut callbacks = self.on_first.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.requested() {
+            callback();
+        }
+        callbacks.push(Box::new(callback));
+    }
+
+    /// Notes a Ctrl-C or SIGTERM; true if one was already pending.
+    #[cfg_attr(not(unix), allow(dead_code))]
+    fn heard(&self, terminate: bool) -> bool {
+        // The lock orders this against `on_first`: a callback is either in the list or sees the flag.
+        let callbacks = self.on_first.lock().unwrap_or_else(PoisonError::into_inner);
+        self.terminated.fetch_or(terminate, Ordering::AcqRel);
+        let again = self.requested.swap(true, Ordering::AcqRel);
+        if !again {
+            callbacks.iter().for_each(|callback| callback());
+            self.scoped
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .iter()
+                .for_each(|(_, callback)| callback());
+        }
+        again
+    }
 }
 
 /// Shows the cursor, ends colours and starts a new line, where stderr is a terminal.
@@ -188,9 +229,10 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
 
-    // One test: the state belongs to the process.
     #[test]
     fn the_first_asks_and_the_second_is_told_apart() {
+        // Not the process's own: other tests read files beside this one, and a SIGTERM ends what reads.
+        let signals = Signals::new();
         let calls = Arc::new(AtomicUsize::new(0));
         let count = |calls: &Arc<AtomicUsize>| {
             let calls = Arc::clone(calls);
@@ -198,21 +240,24 @@ mod tests {
                 calls.fetch_add(1, Ordering::Relaxed);
             }
         };
-        on_first(count(&calls));
-        assert!(!requested());
-        assert!(!heard(false), "nothing was pending");
-        assert!(requested());
+        signals.on_first(count(&calls));
+        assert!(!signals.requested());
+        assert!(!signals.heard(false), "nothing was pending");
+        assert!(signals.requested());
         assert_eq!(calls.load(Ordering::Relaxed), 1);
-        on_first(count(&calls));
+        signals.on_first(count(&calls));
         assert_eq!(calls.load(Ordering::Relaxed), 2, "a late callback runs at once");
-        assert!(heard(false), "the second finds the first pending");
+        assert!(signals.heard(false), "the second finds the first pending");
         assert_eq!(calls.load(Ordering::Relaxed), 2, "callbacks run once");
-        clear();
-        assert!(!heard(false), "after `clear` the next one is a first one again");
-        clear();
-        assert_eq!(exit_code(), 130);
-        assert!(!heard(true));
-        clear();
-        assert!(requested() && terminated() && exit_code() == 143, "SIGTERM is not forgotten");
+        signals.clear();
+        assert!(!signals.heard(false), "after `clear` the next one is a first one again");
+        signals.clear();
+        assert_eq!(signals.exit_code(), 130);
+        assert!(!signals.heard(true));
+        signals.clear();
+        assert!(
+            signals.requested() && signals.terminated() && signals.exit_code() == 143,
+            "SIGTERM is not forgotten"
+        );
     }
 }
