@@ -7,8 +7,10 @@
 mod common;
 
 use common::{cpu, gpu, numbers};
-use monel::ops::{Glu, GluKind, QuantizeRows};
+use monel::ops::{Binary, BinaryKind, Glu, GluKind, MatMul, Op, QuantizeRows, RmsNorm, Scale};
 use monel::{DType, Device, Graph, Tensor, Value};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 /// The same graph on one device after the other.
 struct Rig {
@@ -284,4 +286,115 @@ fn quantized_rows_are_the_cpu_s() {
         // The last bit of a scale, and codes that it turns.
         assert!(a.len() == b.len() && different * 20 < a.len(), "{n} {m}: {different} of {} bytes", a.len());
     }
+}
+
+#[test]
+fn a_result_read_twice_is_there_both_times() {
+    compare("a product and itself", 1e-5, 1, |rig| {
+        let (w, x) = (rig.weights(DType::F32, &[64, 64]), rig.leaf(DType::F32, &[64, 1]));
+        let y = rig.graph.mat_mul(w, x).unwrap();
+        vec![rig.graph.add(y, y).unwrap()]
+    });
+    compare("a row and itself", 1e-5, 1, |rig| {
+        let x = rig.leaf(DType::F32, &[64, 3]);
+        let n = rig.graph.rms_norm(x, None, 1e-6).unwrap();
+        vec![rig.graph.add(n, n).unwrap()]
+    });
+    compare("a row that comes back", 1e-5, 2, |rig| {
+        let (x, r) = (rig.leaf(DType::F32, &[64, 3]), rig.leaf(DType::F32, &[64, 3]));
+        let n = rig.graph.rms_norm(x, None, 1e-6).unwrap();
+        let a = rig.graph.add(n, r).unwrap();
+        vec![rig.graph.add(a, n).unwrap()]
+    });
+}
+
+#[test]
+fn a_residual_may_be_added_in_place() {
+    // The norm's row is read by every workgroup of the product; the sum must not land on it meanwhile.
+    compare("a norm, a product, a sum over the norm's row", 1e-4, 2, |rig| {
+        let (w, x) = (rig.weights(DType::F32, &[512, 512]), rig.leaf(DType::F32, &[512, 1]));
+        let n = rig.graph.rms_norm(x, None, 1e-6).unwrap();
+        let m = rig.graph.mat_mul(w, n).unwrap();
+        vec![rig.graph.apply_into(Binary { kind: BinaryKind::Add }, &[x, m], x).unwrap()]
+    });
+}
+
+/// One node of a random graph: which op, its operands among what there is, and a leaf that the result overwrites.
+#[derive(Clone, Debug)]
+struct Spec {
+    op: usize,
+    operands: [prop::sample::Index; 2],
+    place: Option<prop::sample::Index>,
+}
+
+/// Rows of these many numbers, a leaf each, and as many leaves of their bytes once more.
+const ROW: usize = 64;
+const LEAVES: usize = 3;
+
+/// All nodes, and then what is not overwritten and every leaf.
+fn random_graph(rig: &mut Rig, specs: &[Spec]) -> Vec<Value> {
+    let weights = rig.weights(DType::F32, &[ROW, ROW]);
+    let eighth = rig.graph.scale(weights, 0.125, 0.0).unwrap();
+    let mut values: Vec<Value> = (0..LEAVES).map(|_| rig.leaf(DType::F32, &[ROW, 1])).collect();
+    for i in 0..LEAVES {
+        let again = rig.graph.leaf(&rig.keep[rig.keep.len() - LEAVES + i]);
+        values.push(again);
+    }
+    let leaves = values.clone();
+    let mut made = Vec::new();
+    for spec in specs {
+        let [a, b] = spec.operands.map(|i| *i.get(&values));
+        let (op, inputs): (Box<dyn Fn(&mut Rig, Option<Value>) -> Value>, Vec<Value>) = match spec.op {
+            0..3 => (Box::new(move |r, p| put(r, Binary { kind: BinaryKind::Add }, &[a, b], p)), vec![a, b]),
+            3 => (Box::new(move |r, p| put(r, RmsNorm { eps: 1e-6 }, &[a], p)), vec![a]),
+            4 => (Box::new(move |r, p| put(r, Scale { scale: 0.75, bias: 0.0 }, &[a], p)), vec![a]),
+            5 => (Box::new(move |r, p| put(r, Glu { kind: GluKind::Swiglu }, &[a, b], p)), vec![a, b]),
+            _ => (Box::new(move |r, p| put(r, MatMul, &[eighth, a], p)), vec![a]),
+        };
+        // Only additions may write over an operand.
+        let bytes = |v: Value| leaves.iter().position(|&l| l == rig.graph.resolve(v).0).map(|i| i % LEAVES);
+        let place = spec.place.map(|p| *p.get(&leaves));
+        let place = place.filter(|&p| spec.op < 3 || !inputs.iter().any(|&v| bytes(v) == bytes(p)));
+        let value = op(rig, place);
+        if place.is_none() {
+            values.push(value);
+            made.push(value);
+        }
+    }
+    made.extend(&leaves[..LEAVES]);
+    made
+}
+
+fn put(rig: &mut Rig, op: impl Op, inputs: &[Value], place: Option<Value>) -> Value {
+    match place {
+        Some(place) => rig.graph.apply_into(op, inputs, place).unwrap(),
+        None => rig.graph.apply(op, inputs).unwrap(),
+    }
+}
+
+#[test]
+fn random_graphs_of_rows_are_the_cpu_s() {
+    let Some(gpu) = gpu() else { return };
+    let cpu = cpu();
+    let mut runner =
+        TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) });
+    let operands = || [any::<prop::sample::Index>(), any::<prop::sample::Index>()];
+    let spec = (0usize..9, operands(), prop::option::weighted(0.3, any::<prop::sample::Index>()))
+        .prop_map(|(op, operands, place)| Spec { op, operands, place });
+    let run = |device: &Device, specs: &[Spec]| {
+        let mut rig = Rig::new(device);
+        let results = random_graph(&mut rig, specs);
+        rig.run(&results).0
+    };
+    runner
+        .run(&prop::collection::vec(spec, 1..16), |specs| {
+            for (i, (found, expected)) in run(&gpu, &specs).iter().zip(&run(&cpu, &specs)).enumerate() {
+                let size = expected.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+                let off =
+                    found.iter().zip(expected).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
+                prop_assert!(off <= 1e-3 * size, "result {}: off by {} of {}", i, off, size);
+            }
+            Ok(())
+        })
+        .unwrap();
 }

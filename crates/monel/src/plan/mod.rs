@@ -16,7 +16,7 @@ mod rates;
 mod show;
 
 pub use hazard::{Hazards, Span};
-pub use join::{Uses, can_join};
+pub use join::{Uses, can_join, maker};
 pub use memory::ALIGN as SCRATCH_ALIGN;
 pub use rates::{Estimate, Rates};
 

@@ -68,7 +68,10 @@ fn nodes(view: &View<'_>, attention: Value) -> Option<Vec<Value>> {
         (ids == positions).then_some(rows)
     };
     let (q, k) = (rotated(view, q)?, rotated(view, written(keys)?)?);
-    written(values)?;
+    // The kernel reads v's rows from memory, where a rotated key is not kept.
+    if [q, k].contains(&crate::plan::maker(view.graph, written(values)?)) {
+        return None;
+    }
     let (q_inputs, k_inputs) = (&view.node(q)?.inputs, &view.node(k)?.inputs);
     // Positions alone would cost each head's rotation its sines and cosines; graphs are lowered to angles.
     let angles = q_inputs[1];

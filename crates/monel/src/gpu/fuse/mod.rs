@@ -13,7 +13,7 @@ mod rows;
 
 use super::{Dispatch, Limits, Memory, Operand};
 use crate::graph::{Graph, Node, Source, Value};
-use crate::ops::Op;
+use crate::ops::{Binary, FlashAttention, Glu, MatMul, Op, SetRows};
 use crate::plan::Uses;
 use crate::tensor::{DType, Desc};
 use std::any::Any;
@@ -109,13 +109,37 @@ pub fn find(
         group.truncate(group.iter().take_while(|v| !alone(**v)).count());
         while group.len() > 1 {
             let members = members(graph, uses, &group);
-            if (pattern.shader)(&members, limits).is_ok() {
+            if reads_fit(&view, &group) && (pattern.shader)(&members, limits).is_ok() {
                 return group;
             }
             group.pop();
         }
     }
     vec![first]
+}
+
+/// Whether members read results of the group only where the patterns take them from: anywhere else a kernel would look
+/// for them in memory, where those that are not kept never come.
+fn reads_fit(view: &View<'_>, group: &[Value]) -> bool {
+    group.iter().all(|&member| {
+        let inputs = view.node(member).map_or(&[][..], |n| &n.inputs[..]);
+        let makers: Vec<Value> = inputs.iter().map(|&v| crate::plan::maker(view.graph, v)).collect();
+        let inside: Vec<usize> = (0..makers.len()).filter(|&i| group.contains(&makers[i])).collect();
+        if view.op::<Binary>(member).is_some() {
+            return inside.len() < 2;
+        }
+        let (takes, distinct) = if view.op::<Glu>(member).is_some() {
+            (0..2, true)
+        } else if view.op::<FlashAttention>(member).is_some() {
+            (0..3, true)
+        } else if view.op::<MatMul>(member).is_some() || view.op::<SetRows>(member).is_some() {
+            (1..2, false)
+        } else {
+            (0..1, false)
+        };
+        let apart = |&i: &usize| makers.iter().filter(|&m| *m == makers[i]).count() == 1;
+        inside.iter().all(|i| takes.contains(i)) && (!distinct || inside.iter().all(apart))
+    })
 }
 
 /// The kernels of a group that [`find`] made.
