@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::device::Core;
 use crate::device::driver::{Region, Storage, Transfer};
 use crate::error::{Error, Result};
-use crate::queue::{Request, SubmissionId};
+use crate::queue::SubmissionId;
 use crate::stream::{Stream, access, contiguous, writable};
 use crate::submission::Submission;
 use crate::tensor::Tensor;
@@ -94,12 +94,7 @@ impl Stream {
             return Ok(None);
         }
         let access = access(buffer, region, true);
-        let id = self.core.queue.with(|s| {
-            if !s.is_free(self.lane, &access) {
-                return Ok(None);
-            }
-            s.submit(Request::transfer(self.lane, "upload", None, &[access])).map(Some)
-        })?;
+        let id = self.core.queue.with(|s| s.begin_on_host(self.lane, "upload", access))?;
         Ok(id.map(|id| Turn {
             id,
             submission: Submission::new(self.core.clone(), vec![id]),
@@ -143,7 +138,8 @@ impl Turn {
         for (part, range) in pieces(region, self.core.staging.piece()) {
             if let Some(start) = buffer.memory().host(part.range()) {
                 // SAFETY: the driver gives the address of the range, which is checked to lie in the memory; the queue
-                // gave this thread its turn on it, so nothing else touches the bytes.
+                // gave this thread its turn on it, which only the end of this value ends, so nothing else touches the
+                // bytes.
                 fill(range.start, unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), range.len()) })?;
                 continue;
             }

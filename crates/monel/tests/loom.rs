@@ -148,6 +148,48 @@ fn e3_a_failure_is_latched_exactly_once() {
 }
 
 #[test]
+fn o2_bytes_that_the_host_writes_wait_for_it_whatever_fails() {
+    for lost in [false, true] {
+        model(3, move || {
+            let device = Device::new();
+            let lanes = [(); 2].map(|()| device.core.look(|s| s.add_lane()));
+            let bytes = |buffer| Access { buffer, range: 0..8, write: true, whole: true };
+            device.submit(lanes[0], 1, &[bytes(1)], None).unwrap();
+            let turn = device.with(|s| s.begin_on_host(lanes[0], "upload", bytes(2))).unwrap().unwrap();
+            let completer = {
+                let device = device.clone();
+                thread::spawn(move || {
+                    let cause = if lost {
+                        Error::DeviceLost { device: "model".into(), reason: "it is gone".into() }
+                    } else {
+                        Error::Kernel("first".into())
+                    };
+                    device.complete_one(Err((None, cause)));
+                })
+            };
+            // Another lane's work on the host's bytes, and another turn on them.
+            let other = device.submit(lanes[1], 1, &[bytes(2)], None);
+            assert!(device.core.look(|s| !s.is_free(lanes[1], &bytes(2))));
+            let reached = |id| device.jobs.lock().unwrap().iter().any(|j| j.1 == id);
+            assert!(!other.as_ref().is_ok_and(|&id| reached(id)), "on the device beside the host");
+            completer.join().unwrap();
+            assert!(!other.as_ref().is_ok_and(|&id| reached(id)), "on the device beside the host");
+            device.with(|s| s.finish_on_host(turn));
+            assert!(device.wait(turn).is_err(), "what its lane failed with");
+            match other {
+                Ok(id) if !lost => {
+                    device.complete_one(Ok(()));
+                    device.wait(id).unwrap();
+                }
+                Ok(id) => assert!(device.wait(id).is_err()),
+                Err(e) => assert!(lost, "{e}"),
+            }
+            assert!(device.core.look(|s| s.is_idle()));
+        });
+    }
+}
+
+#[test]
 fn a3_the_budget_of_graphs_in_flight_holds_between_threads() {
     model(3, || {
         let device = Device::new();

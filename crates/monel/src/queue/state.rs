@@ -103,6 +103,8 @@ pub(super) struct Submission<P> {
     pub(super) access: Arc<[Access]>,
     cancel: Option<CancelToken>,
     gates: Vec<Arc<Gate>>,
+    /// A thread of the host is at its bytes: it stays in the backlog, whatever happens, until that thread says so.
+    on_host: bool,
     committed: usize,
     finished: usize,
     /// Set when no further chunk will be committed.
@@ -173,6 +175,7 @@ impl<P> State<P> {
             access,
             cancel,
             gates,
+            on_host: false,
             committed: 0,
             finished: 0,
             verdict: None,
@@ -206,6 +209,10 @@ impl<P> State<P> {
         'backlog: while at < self.backlog.len() {
             let id = self.backlog[at];
             let s = &self.submissions[&id];
+            if s.on_host {
+                at += 1;
+                continue;
+            }
             if s.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
                 self.stop(id, Err(Error::Cancelled));
                 continue;
@@ -249,9 +256,31 @@ impl<P> State<P> {
         None
     }
 
-    /// Work that needs no commit is done (a plain copy into shared memory by the calling thread).
+    /// Gives the calling thread a turn of its own on bytes that nobody uses, in the order of the calls: what conflicts with
+    /// it waits until [`State::finish_on_host`], also when the turn's lane fails or the device is lost meanwhile. `None`
+    /// where the bytes are used, or the lane waits for an event; refused as [`State::submit`] is.
+    pub fn begin_on_host(
+        &mut self,
+        lane: LaneId,
+        name: &'static str,
+        access: Access,
+    ) -> Result<Option<SubmissionId>> {
+        if !self.is_free(lane, &access) {
+            return Ok(None);
+        }
+        let id = self.submit(Request::transfer(lane, name, None, &[access]))?;
+        if let Some(s) = self.submissions.get_mut(&id) {
+            s.on_host = true;
+        }
+        Ok(Some(id))
+    }
+
+    /// The turn of [`State::begin_on_host`] ends.
     pub fn finish_on_host(&mut self, id: SubmissionId) {
-        self.stop(id, Ok(()));
+        if let Some(s) = self.submissions.get_mut(&id) {
+            s.on_host = false;
+            self.stop(id, Ok(()));
+        }
     }
 
     /// The device finished the chunk at `seq`; completions come in the order of commits. `op` names the failing op.
@@ -331,11 +360,14 @@ impl<P> State<P> {
 
     /// No further chunk will be committed; resolves once what is on the device has drained.
     fn stop(&mut self, id: SubmissionId, verdict: Result<()>) {
-        self.backlog.retain(|&b| b != id);
         if let Some(s) = self.submissions.get_mut(&id) {
             if !matches!(s.verdict, Some(Err(_))) {
                 s.verdict = Some(verdict);
             }
+            if s.on_host {
+                return;
+            }
+            self.backlog.retain(|&b| b != id);
             self.effects.extend(s.chunks.drain(..).flatten().map(Effect::Discard));
             let (lane, gates) = (s.lane, std::mem::take(&mut s.gates));
             self.pass_gates_on(id, lane, gates);
@@ -349,7 +381,8 @@ impl<P> State<P> {
         if gates.is_empty() {
             return;
         }
-        let is_next = |b: &&SubmissionId| **b > id && self.submissions.get(b).is_some_and(|s| s.lane == lane);
+        let waits = |s: &Submission<P>| s.lane == lane && !s.on_host;
+        let is_next = |b: &&SubmissionId| **b > id && self.submissions.get(b).is_some_and(waits);
         let next = self.backlog.iter().find(is_next).copied();
         match next.and_then(|next| self.submissions.get_mut(&next)) {
             Some(s) => s.gates.append(&mut gates),
