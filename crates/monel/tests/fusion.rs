@@ -11,6 +11,7 @@ use monel::ops::{Binary, BinaryKind, Glu, GluKind, MatMul, Op, QuantizeRows, Rms
 use monel::{DType, Device, Graph, Tensor, Value};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use std::sync::Arc;
 
 /// The same graph on one device after the other.
 struct Rig {
@@ -344,18 +345,18 @@ fn random_graph(rig: &mut Rig, specs: &[Spec]) -> Vec<Value> {
     let mut made = Vec::new();
     for spec in specs {
         let [a, b] = spec.operands.map(|i| *i.get(&values));
-        let (op, inputs): (Box<dyn Fn(&mut Rig, Option<Value>) -> Value>, Vec<Value>) = match spec.op {
-            0..3 => (Box::new(move |r, p| put(r, Binary { kind: BinaryKind::Add }, &[a, b], p)), vec![a, b]),
-            3 => (Box::new(move |r, p| put(r, RmsNorm { eps: 1e-6 }, &[a], p)), vec![a]),
-            4 => (Box::new(move |r, p| put(r, Scale { scale: 0.75, bias: 0.0 }, &[a], p)), vec![a]),
-            5 => (Box::new(move |r, p| put(r, Glu { kind: GluKind::Swiglu }, &[a, b], p)), vec![a, b]),
-            _ => (Box::new(move |r, p| put(r, MatMul, &[eighth, a], p)), vec![a]),
+        let (op, inputs): (Arc<dyn Op>, Vec<Value>) = match spec.op {
+            0..3 => (Arc::new(Binary { kind: BinaryKind::Add }), vec![a, b]),
+            3 => (Arc::new(RmsNorm { eps: 1e-6 }), vec![a]),
+            4 => (Arc::new(Scale { scale: 0.75, bias: 0.0 }), vec![a]),
+            5 => (Arc::new(Glu { kind: GluKind::Swiglu }), vec![a, b]),
+            _ => (Arc::new(MatMul), vec![eighth, a]),
         };
         // Only additions may write over an operand.
         let bytes = |v: Value| leaves.iter().position(|&l| l == rig.graph.resolve(v).0).map(|i| i % LEAVES);
         let place = spec.place.map(|p| *p.get(&leaves));
         let place = place.filter(|&p| spec.op < 3 || !inputs.iter().any(|&v| bytes(v) == bytes(p)));
-        let value = op(rig, place);
+        let value = rig.graph.apply_arc(op, &inputs, place).unwrap();
         if place.is_none() {
             values.push(value);
             made.push(value);
@@ -363,13 +364,6 @@ fn random_graph(rig: &mut Rig, specs: &[Spec]) -> Vec<Value> {
     }
     made.extend(&leaves[..LEAVES]);
     made
-}
-
-fn put(rig: &mut Rig, op: impl Op, inputs: &[Value], place: Option<Value>) -> Value {
-    match place {
-        Some(place) => rig.graph.apply_into(op, inputs, place).unwrap(),
-        None => rig.graph.apply(op, inputs).unwrap(),
-    }
 }
 
 #[test]

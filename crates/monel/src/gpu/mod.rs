@@ -39,6 +39,8 @@ pub struct Limits {
     pub shared_memory: u32,
     /// Largest number of workgroups in each dimension.
     pub groups: [u32; 3],
+    /// Invocations of a workgroup, at most: 256 or more.
+    pub invocations: u32,
     /// Storage buffers of a dispatch: from [`MIN_BINDINGS`] to [`MAX_BINDINGS`].
     pub bindings: u32,
     /// Whether kernels may use `u64` and `i64`.
@@ -56,6 +58,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// The largest workgroup whose size is a power of two, up to the 1024 invocations that kernels make use of.
+    pub fn largest_group(&self) -> usize {
+        1 << self.invocations.clamp(1, 1024).ilog2()
+    }
+
     /// Whether kernels can multiply 16x16 matrices of f16, by full subgroups of a known size from 8 to 64.
     pub fn has_matrices(&self) -> bool {
         self.f16
@@ -71,6 +78,7 @@ impl Limits {
         subgroup: 32,
         shared_memory: 48 << 10,
         groups: [65_535; 3],
+        invocations: 1024,
         bindings: MAX_BINDINGS as u32,
         int64: true,
         f16: true,
@@ -79,6 +87,9 @@ impl Limits {
         subgroup_fixed: Some(32),
         software: false,
     };
+
+    /// The same with the smallest workgroups that a device may have.
+    pub(crate) const NARROW: Limits = Limits { invocations: 256, ..Limits::LARGE };
 }
 
 /// A cooperative matrix: a subgroup multiplies `m` x `k` by `k` x `n`.

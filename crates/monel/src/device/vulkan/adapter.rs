@@ -187,7 +187,10 @@ impl Instance {
             timeline: yes(f12.timeline_semaphore),
             subgroup_arithmetic: p11.subgroup_supported_operations.contains(SUBGROUP_OPERATIONS)
                 && p11.subgroup_supported_stages.contains(vk::ShaderStageFlags::COMPUTE),
-            invocations: base.limits.max_compute_work_group_invocations,
+            invocations: base
+                .limits
+                .max_compute_work_group_invocations
+                .min(base.limits.max_compute_work_group_size[0]),
             storage_buffers: base.limits.max_per_stage_descriptor_storage_buffers,
             immediates: base.limits.max_push_constants_size,
             shared_memory: base.limits.max_compute_shared_memory_size,

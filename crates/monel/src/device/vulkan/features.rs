@@ -47,6 +47,9 @@ pub struct Offered {
     pub import: bool,
 }
 
+/// The largest workgroup that every device has.
+const MIN_INVOCATIONS: u32 = 256;
+
 /// What kernels use of subgroups.
 pub const SUBGROUP_OPERATIONS: vk::SubgroupFeatureFlags = vk::SubgroupFeatureFlags::from_raw(
     vk::SubgroupFeatureFlags::BASIC.as_raw()
@@ -67,6 +70,8 @@ pub struct Used {
     pub dot: bool,
     pub dot4: bool,
     pub matrix: Option<Matrix>,
+    /// Invocations of a workgroup, at most.
+    pub invocations: u32,
     pub budget: bool,
     pub priority: bool,
     pub timestamps: bool,
@@ -87,6 +92,7 @@ pub const NAMES: &[&str] = &[
     "subgroup_fixed",
     "dot4",
     "matrix",
+    "workgroups",
     "budget",
     "priority",
     "timestamps",
@@ -110,6 +116,8 @@ impl Offered {
                 "subgroup_fixed" => self.subgroup_fixed = false,
                 "dot4" => (self.dot, self.dot_fast) = (false, false),
                 "matrix" => self.matrices.clear(),
+                // What every device has.
+                "workgroups" => self.invocations = self.invocations.min(MIN_INVOCATIONS),
                 "budget" => self.budget = false,
                 "priority" => self.priority = false,
                 "timestamps" => self.timestamps = false,
@@ -131,7 +139,7 @@ impl Offered {
             (self.storage16, "16-bit storage"),
             (self.timeline, "timeline semaphores"),
             (self.subgroup_arithmetic, "arithmetic within subgroups"),
-            (self.invocations >= 256, "workgroups of 256"),
+            (self.invocations >= MIN_INVOCATIONS, "workgroups of 256"),
             (self.storage_buffers >= crate::gpu::MIN_BINDINGS as u32, "8 storage buffers a kernel"),
             (self.immediates >= 4 * crate::gpu::MAX_IMMEDIATES as u32, "128 bytes of push constants"),
             (self.shared_memory >= 16 << 10, "16 KiB of workgroup memory"),
@@ -156,6 +164,7 @@ impl Offered {
             dot: self.dot,
             dot4: self.dot && (self.dot_fast || self.software),
             matrix: self.matrices.iter().find(square).copied().filter(|_| whole),
+            invocations: self.invocations,
             budget: self.budget,
             priority: self.priority,
             timestamps: self.timestamps,
@@ -245,7 +254,7 @@ mod tests {
             shared_memory: 16384,
             ..everything()
         };
-        assert_eq!(minimal.judge(), Ok(Used::default()));
+        assert_eq!(minimal.judge(), Ok(Used { invocations: 256, ..Used::default() }));
         type Take = fn(&mut Offered);
         let takes: [(Take, &str); 9] = [
             (|o| o.api = vk::API_VERSION_1_1, "Vulkan 1.2"),

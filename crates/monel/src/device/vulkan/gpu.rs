@@ -82,10 +82,10 @@ const GRACE: Duration = Duration::from_secs(1);
 impl Drop for Gpu {
     fn drop(&mut self) {
         let patience = Instant::now() + GRACE;
-        while self.still_works() && Instant::now() < patience {
+        while self.is_working() && Instant::now() < patience {
             std::thread::sleep(GRACE / 100);
         }
-        if self.left.load(Ordering::Acquire) {
+        if self.left.load(Ordering::Acquire) || self.is_working() {
             // With what is left of it the device stays too, and so does the instance.
             std::mem::forget(self.instance.clone());
             return;
@@ -278,19 +278,38 @@ impl Gpu {
         let _ = self.gone(format!("work did not end within {} ms", limit.as_millis()));
     }
 
+    /// The driver does not say any more how far the device is: work is given up, as with [`Gpu::give_up`]. A device that the
+    /// driver calls lost runs nothing.
+    pub fn unheard(&self, result: vk::Result) -> Error {
+        const WHAT: &str = "waiting for work";
+        if result == vk::Result::ERROR_DEVICE_LOST {
+            return self.error(WHAT, result);
+        }
+        self.given_up.store(true, Ordering::Release);
+        self.gone(format!("{WHAT}: {result}"))
+    }
+
     /// Whether the device may still run work that the queue gave up. What such work uses must not go, so whoever asks leaves it
     /// to the process: a leak in place of a crash.
     pub fn still_works(&self) -> bool {
+        let works = self.is_working();
+        if works {
+            self.left.store(true, Ordering::Release);
+        }
+        works
+    }
+
+    fn is_working(&self) -> bool {
         if !self.given_up.load(Ordering::Acquire) {
             return false;
         }
         // SAFETY: a semaphore of this device, which lives as long as it.
         let passed = unsafe { self.raw.get_semaphore_counter_value(self.timeline) };
-        let works = passed.is_ok_and(|passed| passed < self.submitted.load(Ordering::Acquire));
-        if works {
-            self.left.store(true, Ordering::Release);
+        match passed {
+            Ok(passed) => passed < self.submitted.load(Ordering::Acquire),
+            // A lost device runs nothing; with any other answer nobody knows.
+            Err(e) => e != vk::Result::ERROR_DEVICE_LOST,
         }
-        works
     }
 
     /// What the driver says about the fault that took the device.
@@ -388,6 +407,7 @@ impl Gpu {
             subgroup: self.adapter.subgroup,
             shared_memory: self.adapter.limits.max_compute_shared_memory_size,
             groups: self.adapter.limits.max_compute_work_group_count,
+            invocations: self.used.invocations,
             bindings: bindings(&self.adapter),
             int64: self.used.int64,
             f16: self.used.f16,

@@ -14,10 +14,25 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-type Slot = Arc<OnceLock<Result<vk::Pipeline, String>>>;
+/// A kernel's pipeline, or why it can never be one. Held while it is compiled.
+type Slot = Arc<Mutex<Option<Result<vk::Pipeline, String>>>>;
+
+/// Why there is no pipeline.
+enum Failure {
+    /// The kernel is not one.
+    Kernel(String),
+    /// What the driver said, which may be otherwise next time.
+    Driver(Error),
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Failure {
+        Failure::Kernel(reason)
+    }
+}
 
 /// All pipelines of a device.
 pub struct Pipelines {
@@ -35,10 +50,10 @@ impl Drop for Pipelines {
         if self.gpu.still_works() {
             return;
         }
-        let slots = std::mem::take(&mut *self.slots.lock().unwrap_or_else(PoisonError::into_inner));
+        let slots = std::mem::take(&mut *lock(&self.slots));
         // SAFETY: encoded commands hold this, so nothing on the device uses the pipelines any more.
         unsafe {
-            for pipeline in slots.into_values().filter_map(|slot| slot.get().cloned()?.ok()) {
+            for pipeline in slots.into_values().filter_map(|slot| lock(&slot).take()?.ok()) {
                 self.gpu.raw.destroy_pipeline(pipeline, None);
             }
             self.gpu.raw.destroy_pipeline_cache(self.cache, None);
@@ -70,20 +85,34 @@ impl Pipelines {
     /// The pipeline of a kernel.
     pub fn get(&self, source: &Source) -> Result<vk::Pipeline> {
         let slot = {
-            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slots = lock(&self.slots);
             slots.entry(source.clone()).or_default().clone()
         };
-        let pipeline = slot.get_or_init(|| self.compile(source));
-        pipeline.clone().map_err(|reason| Error::Kernel(format!("{}: {reason}", source.name())))
+        let mut slot = lock(&slot);
+        let made = match &*slot {
+            Some(made) => made.clone(),
+            None => match self.compile(source) {
+                Ok(pipeline) => slot.insert(Ok(pipeline)).clone(),
+                Err(Failure::Kernel(reason)) => slot.insert(Err(reason)).clone(),
+                Err(Failure::Driver(error)) => return Err(error),
+            },
+        };
+        made.map_err(|reason| Error::Kernel(format!("{}: {reason}", source.name())))
     }
 
     /// Compiles those of the kernels that are not, on as many threads as are worth it.
     pub fn prepare<'a>(&self, sources: impl Iterator<Item = &'a Source>) {
         let mut missing: Vec<&Source> = Vec::new();
         {
-            let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let slots = lock(&self.slots);
             for source in sources {
-                if slots.get(source).is_none_or(|slot| slot.get().is_none()) && !missing.contains(&source) {
+                // One that is held is being compiled.
+                let is_missing = |slot: &Slot| match slot.try_lock() {
+                    Ok(made) => made.is_none(),
+                    Err(TryLockError::Poisoned(made)) => made.into_inner().is_none(),
+                    Err(TryLockError::WouldBlock) => false,
+                };
+                if slots.get(source).is_none_or(is_missing) && !missing.contains(&source) {
                     missing.push(source);
                 }
             }
@@ -108,24 +137,28 @@ impl Pipelines {
         });
     }
 
-    fn compile(&self, source: &Source) -> Result<vk::Pipeline, String> {
+    fn compile(&self, source: &Source) -> Result<vk::Pipeline, Failure> {
         let used = &self.gpu.used;
         let target = shader::Target {
             version: if self.gpu.adapter.api >= vk::API_VERSION_1_3 { (1, 6) } else { (1, 5) },
             int8: used.int8,
             dot: used.dot,
+            invocations: used.invocations,
         };
+        let driver = |e| Failure::Driver(self.gpu.error(&format!("compiling {}", source.name()), e));
         let words = shader::compile(&source.text()?, target)?;
         let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default();
         let mut flags = vk::PipelineShaderStageCreateFlags::empty();
         if source.full_subgroups() {
-            let fixed = used.subgroup_fixed.ok_or("full subgroups cannot be demanded of this device")?;
+            let fixed = used
+                .subgroup_fixed
+                .ok_or_else(|| "full subgroups cannot be demanded of this device".to_string())?;
             size.required_subgroup_size = fixed;
             flags = vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS;
         }
         let info = vk::ShaderModuleCreateInfo::default().code(&words);
         // SAFETY: naga validated the module, and it uses only features that the device has.
-        let module = unsafe { self.gpu.raw.create_shader_module(&info, None) }.map_err(|e| e.to_string())?;
+        let module = unsafe { self.gpu.raw.create_shader_module(&info, None) }.map_err(driver)?;
         let stage = vk::PipelineShaderStageCreateInfo::default()
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(module)
@@ -139,8 +172,8 @@ impl Pipelines {
         unsafe { self.gpu.raw.destroy_shader_module(module, None) };
         self.changed.store(true, Ordering::Relaxed);
         match made {
-            Ok(pipelines) => pipelines.first().copied().ok_or_else(|| "no pipeline".into()),
-            Err((_, e)) => Err(format!("the driver's compiler: {e}")),
+            Ok(pipelines) => pipelines.first().copied().ok_or_else(|| "no pipeline".to_string().into()),
+            Err((_, e)) => Err(driver(e)),
         }
     }
 
@@ -162,14 +195,20 @@ impl Pipelines {
             return;
         }
         // Written beside and moved, so that another process never reads half of it.
-        let beside = file.with_extension(format!("{}.tmp", std::process::id()));
-        let written = std::fs::create_dir_all(directory)
-            .and_then(|()| File::create_new(&beside)?.write_all(&sealed))
-            .and_then(|()| std::fs::rename(&beside, file));
-        if written.is_err() {
+        static SAVED: AtomicU64 = AtomicU64::new(0);
+        let nth = SAVED.fetch_add(1, Ordering::Relaxed);
+        let beside = file.with_extension(format!("{}.{nth}.tmp", std::process::id()));
+        let opened = std::fs::create_dir_all(directory).and_then(|()| File::create_new(&beside));
+        // What lies there already is not ours to remove.
+        let Ok(mut opened) = opened else { return };
+        if opened.write_all(&sealed).and_then(|()| std::fs::rename(&beside, file)).is_err() {
             let _ = std::fs::remove_file(&beside);
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The user's directory for caches of this program.

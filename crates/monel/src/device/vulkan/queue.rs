@@ -272,13 +272,14 @@ impl Queue {
         forecast: Option<&Forecast>,
         limit: Option<Duration>,
     ) -> Result<()> {
-        let failed = |e| self.gpu.error("waiting for work", e);
-        // SAFETY: a semaphore of this device.
         let reached = || {
             // SAFETY: the semaphore lives as long as the device it belongs to.
-            unsafe { self.gpu.raw.get_semaphore_counter_value(self.gpu.timeline) }
-                .map(|now| now >= value)
-                .map_err(failed)
+            match unsafe { self.gpu.raw.get_semaphore_counter_value(self.gpu.timeline) } {
+                Ok(now) => Ok(now >= value),
+                // No answer yet: the slices below ask again.
+                Err(e) if is_short_of_memory(e) => Ok(false),
+                Err(e) => Err(self.gpu.unheard(e)),
+            }
         };
         if reached()? {
             return Ok(());
@@ -318,7 +319,10 @@ impl Queue {
                     learn(false);
                     return Ok(());
                 }
-                Err(vk::Result::TIMEOUT) => {
+                Err(e) if e == vk::Result::TIMEOUT || is_short_of_memory(e) => {
+                    if e != vk::Result::TIMEOUT {
+                        std::thread::sleep(slice);
+                    }
                     waited += slice;
                     if let Some(limit) = limit.filter(|&limit| waited >= limit) {
                         self.gpu.give_up(limit);
@@ -326,7 +330,7 @@ impl Queue {
                         return Err(Error::Timeout { device, limit_ms: limit.as_millis() as u64 });
                     }
                 }
-                Err(e) => return Err(failed(e)),
+                Err(e) => return Err(self.gpu.unheard(e)),
             }
             if self.gpu.is_lost() {
                 return Err(self.gpu.gone("it was lost before".into()));
@@ -345,6 +349,11 @@ impl Queue {
         self.submit(&[], Some((raw, 1)), Work::Brake(semaphore.clone()))?;
         Ok(Brake(semaphore))
     }
+}
+
+/// What passes: the driver had no memory for an answer, and the work runs on.
+fn is_short_of_memory(e: vk::Result) -> bool {
+    matches!(e, vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY)
 }
 
 struct BrakeSemaphore {

@@ -18,6 +18,16 @@ pub struct Target {
     pub int8: bool,
     /// The instruction for dot products of packed bytes; without it they are written out.
     pub dot: bool,
+    /// Invocations of a workgroup, at most.
+    pub invocations: u32,
+}
+
+#[cfg(test)]
+impl Target {
+    /// A device that has everything.
+    pub const LARGE: Target = Target { version: (1, 6), int8: true, dot: true, invocations: 1024 };
+    /// The same with the smallest workgroups that a device may have.
+    pub const NARROW: Target = Target { invocations: 256, ..Target::LARGE };
 }
 
 /// Compiles a kernel. The error shows the place in the text.
@@ -32,6 +42,11 @@ pub fn compile(text: &str, target: Target) -> Result<Vec<u32>, String> {
     let (module, info) =
         pipeline_constants::process_overrides(&module, &info, Some(entry), &PipelineConstants::default())
             .map_err(|e| e.to_string())?;
+    let size =
+        module.entry_points.iter().map(|e| e.workgroup_size.iter().product::<u32>()).max().unwrap_or(0);
+    if size > target.invocations {
+        return Err(format!("workgroups of at most {} invocations, found {size}", target.invocations));
+    }
     // Kernels stay inside their operands, which are inside their blocks; checks in the kernels cost time, and clamping an
     // index would hide a fault.
     let unchecked = BoundsCheckPolicy::Unchecked;
@@ -207,7 +222,7 @@ fn retype_matrices(words: &[u32]) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    const TARGET: Target = Target { version: (1, 6), int8: true, dot: true };
+    const TARGET: Target = Target::LARGE;
 
     #[test]
     fn what_a_device_lacks_is_written_out() {

@@ -59,7 +59,7 @@ pub(super) fn shader(members: &[Member<'_>], limits: &Limits) -> Result<Vec<Disp
     let quads = n / 4;
     // Processors that pose as GPUs want few invocations, but compile long arrays for minutes.
     let alone = if limits.software { quads.div_ceil(16) } else { quads };
-    let threads = alone.next_power_of_two().clamp(32, 1024);
+    let threads = alone.next_power_of_two().clamp(32, limits.largest_group());
     let parts = quads.div_ceil(threads);
     let mut shader = Shader::new("rows", include_str!("rows.wgsl"))
         .reductions(threads as u32)

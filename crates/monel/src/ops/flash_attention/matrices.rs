@@ -300,11 +300,10 @@ mod tests {
                 for softcap in [None, Some(30.0)] {
                     for size in [16, 32, 64] {
                         let op = FlashAttention { scale: 0.1, softcap, masking };
-                        let limits = Limits { subgroup_fixed: Some(size), ..Limits::LARGE };
+                        let limits = Limits { subgroup_fixed: Some(size), ..Limits::NARROW };
                         let [dispatch] = call(op, heads, limits).unwrap().try_into().unwrap();
                         let text = dispatch.source.text().unwrap();
-                        let target = Target { version: (1, 6), int8: true, dot: true };
-                        compile(&text, target).unwrap_or_else(|e| panic!("{heads:?}: {e}\n{text}"));
+                        compile(&text, Target::NARROW).unwrap_or_else(|e| panic!("{heads:?}: {e}\n{text}"));
                     }
                 }
             }

@@ -69,17 +69,21 @@ impl Cut {
         // Floats have enough on the way without (8B F16 lost 1.5 us of 39).
         let mut sets = 1;
         if alone && planar && cols <= 2 && rows == 1 {
-            while sets < MOST_SETS && n * lanes * sets < 2 * BUSY * 3 / 4 && turns >= 4 * sets * steps {
+            while sets < MOST_SETS
+                && 2 * lanes * sets <= limits.largest_group()
+                && n * lanes * sets < 2 * BUSY * 3 / 4
+                && turns >= 4 * sets * steps
+            {
                 sets *= 2;
             }
         }
         let threads = match quantizes {
-            true if small && rows == 1 => 1024.min(32 * lanes),
+            true if small && rows == 1 => 32 * lanes,
             // Sixteen subgroups: four such workgroups fill a multiprocessor with reads in flight.
             true => 512.max(lanes),
             false => 128.max(lanes),
         };
-        let threads = if sets > 1 { threads.max(lanes * sets) } else { threads };
+        let threads = if sets > 1 { threads.max(lanes * sets) } else { threads }.min(limits.largest_group());
         Cut { rows, steps, lanes, sets, threads }
     }
 
@@ -88,7 +92,7 @@ impl Cut {
         [self.rows, self.lanes, self.sets, self.threads].iter().all(|v| v.is_power_of_two())
             && self.steps > 0
             && self.lanes <= limits.subgroup as usize
-            && (self.lanes * self.sets..=1024).contains(&self.threads)
+            && (self.lanes * self.sets..=limits.largest_group()).contains(&self.threads)
     }
 
     /// The names of the sums: `s` of the first matrix and `t` of the second, by row and column.

@@ -41,7 +41,7 @@ impl Normed<'_> {
             false if quads > 256 => 512,
             false => 128,
         };
-        Cut { threads: cut.threads.max(least.min(1024)), ..cut }
+        Cut { threads: cut.threads.max(least.min(limits.largest_group())), ..cut }
     }
 
     /// Rows of the result that a workgroup makes, in steps of `together`. A result so long that a GPU's workgroups come in

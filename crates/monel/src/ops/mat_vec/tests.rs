@@ -99,8 +99,9 @@ fn cuts(lanes: &[usize], threads: usize) -> Vec<Cut> {
         .collect()
 }
 
-/// A large device's kernel of weights `[k, n]` with m columns, or with one that is normed first.
+/// A device's kernel of weights `[k, n]` with m columns, or with one that is normed first.
 fn made(
+    limits: &Limits,
     w: DType,
     [k, n, m]: [usize; 3],
     gated: bool,
@@ -119,19 +120,17 @@ fn made(
     let y = operand(to, &[n, m], 5);
     let gated = gated.then_some((&up, UnaryKind::Silu));
     let normed = normed.then_some(Normed { x: &row, weight: Some(&weight), eps: EPS });
-    Product { w: &w, gated, x: &x, normed, bias: None, residual: None, y: &y }
-        .dispatch_as(&Limits::LARGE, cut)
+    Product { w: &w, gated, x: &x, normed, bias: None, residual: None, y: &y }.dispatch_as(limits, cut)
 }
 
 fn dispatch(w: DType, shape: [usize; 3], gated: bool, to: DType, cut: Option<Cut>) -> Dispatch {
-    made(w, shape, gated, to, cut, false).unwrap()
+    made(&Limits::LARGE, w, shape, gated, to, cut, false).unwrap()
 }
 
 /// Compiles a large device's kernel.
 fn check_text(d: Dispatch) {
     let text = d.source.text().unwrap();
-    let target = Target { version: (1, 6), int8: true, dot: true };
-    compile(&text, target).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    compile(&text, Target::LARGE).unwrap_or_else(|e| panic!("{e}\n{text}"));
 }
 
 #[test]
@@ -183,11 +182,30 @@ fn norms_before_products_of_a_large_device_are_valid() {
     for dtype in types() {
         for (shape, gated, to) in [([4096, 14_336, 1], true, DType::Q8P), ([768, 192, 1], false, DType::F32)]
         {
-            check_text(made(dtype, shape, gated, to, None, true).unwrap());
+            check_text(made(&Limits::LARGE, dtype, shape, gated, to, None, true).unwrap());
         }
     }
     // Logits are better off without.
-    assert!(made(DType::F16, [4096, 128_256, 1], false, DType::F32, None, true).is_err());
+    let logits = [4096, 128_256, 1];
+    assert!(made(&Limits::LARGE, DType::F16, logits, false, DType::F32, None, true).is_err());
+}
+
+#[test]
+fn kernels_keep_to_the_workgroups_of_a_narrow_device() {
+    for dtype in types() {
+        for (shape, gated, to, normed) in [
+            ([4096, 14_336, 1], true, DType::Q8P, true),
+            ([768, 1536, 1], true, DType::Q8P, true),
+            ([768, 192, 1], false, DType::F32, true),
+            ([14_336, 4096, 1], false, DType::F32, false),
+            ([2048, 512, 1], false, DType::F32, false),
+            ([768, 1536, 2], true, DType::Q8P, false),
+        ] {
+            let made = made(&Limits::NARROW, dtype, shape, gated, to, None, normed).unwrap();
+            let text = made.source.text().unwrap();
+            compile(&text, Target::NARROW).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        }
+    }
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl ProductTile {
             && PAD.is_multiple_of(self.step)
             && self.step.is_multiple_of(32)
             && threads.is_multiple_of(self.step / 8)
-            && threads <= 1024
+            && threads <= limits.largest_group()
             && self.shared_bytes() <= limits.shared_memory as usize
     }
 }
@@ -461,8 +461,7 @@ mod tests {
         types.push(DType::F16);
         let check = |d: &Dispatch| {
             let text = d.source.text().unwrap();
-            let target = Target { version: (1, 6), int8: true, dot: true };
-            compile(&text, target).unwrap_or_else(|e| panic!("{}: {e}\n{text}", d.source.name()));
+            compile(&text, Target::LARGE).unwrap_or_else(|e| panic!("{}: {e}\n{text}", d.source.name()));
             assert!(d.source.full_subgroups() == (d.source.name() == "mat_mul_matrices"));
         };
         for dtype in types {
@@ -490,5 +489,10 @@ mod tests {
         assert!(!HALVES[0].fits(&small));
         assert!(best_tile(&small, &halves, &Desc::new(DType::F32, &[14_336, 512]).unwrap()).fits(&small));
         assert!(!HALVES[0].fits(&Limits { matrix: None, ..Limits::LARGE }));
+        for size in [8, 16, 32, 64] {
+            let narrow = Limits { subgroup_fixed: Some(size), ..Limits::NARROW };
+            let y = Desc::new(DType::F32, &[14_336, 512]).unwrap();
+            assert!(best_tile(&narrow, &halves, &y).fits(&narrow), "subgroups of {size}");
+        }
     }
 }
