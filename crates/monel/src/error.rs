@@ -191,6 +191,11 @@ impl Error {
         Error::Shape { op, expected: expected.into() }
     }
 
+    /// The host has no memory for `bytes` bytes.
+    pub(crate) fn host_memory(what: &str, bytes: usize) -> Error {
+        Error::OutOfMemory { device: "host".into(), what: what.into(), wanted: bytes as u64, free: 0 }
+    }
+
     /// The failure at the bottom: what poisoned a stream, what made a submission fail.
     pub fn root(&self) -> &Error {
         match self {

@@ -249,13 +249,18 @@ pub trait Driver: Send + Sync {
     /// Memory of a kind, zeroed. Fails with wanted and free bytes.
     fn allocate(&self, storage: Storage, bytes: usize) -> Result<Arc<dyn Memory>>;
 
-    /// Host memory used in place: `range` starts and ends at pages. `None` where the device cannot.
-    fn import(
-        &self,
-        _mapping: &Arc<dyn HostMapping>,
-        _range: Range<usize>,
-    ) -> Option<Result<Arc<dyn Memory>>> {
-        None
+    /// Whether [`Driver::import`] does something.
+    fn can_import(&self) -> bool {
+        false
+    }
+
+    /// Host memory used in place: `range` is not empty, and starts at a page and ends at one or with the mapping.
+    fn import(&self, mapping: &Arc<dyn HostMapping>, _range: Range<usize>) -> Result<Arc<dyn Memory>> {
+        Err(Error::Unsupported {
+            device: self.info().name.clone(),
+            op: format!("using {} in place", mapping.name()),
+            reason: "it reads memory of its own only".into(),
+        })
     }
 
     /// Encodes a chunk of a plan, whose scratch memory is `scratch`. May run on any thread. Reads no tensor data.

@@ -57,30 +57,27 @@ pub(crate) fn check_mapping(mapping: &Arc<dyn HostMapping>, end: usize) -> Resul
 impl Device {
     /// Whether host memory can be used in place.
     pub(crate) fn can_map(&self) -> bool {
-        struct Empty;
-        impl HostMapping for Empty {
-            fn bytes(&self) -> &[u8] {
-                &[]
-            }
-            fn name(&self) -> String {
-                "nothing".into()
-            }
-        }
-        let empty: Arc<dyn HostMapping> = Arc::new(Empty);
-        self.core.driver.import(&empty, 0..0).is_some()
+        self.core.driver.can_import()
     }
 
-    /// Makes byte ranges of a mapping usable in place. The mapping starts at a page.
+    /// Makes byte ranges of a mapping usable in place. The mapping starts at a page ([`Info::page`](super::Info::page)).
     pub fn map(&self, mapping: Arc<dyn HostMapping>, tensors: &[Range<usize>]) -> Result<Mapped> {
-        let cannot = || Error::Unsupported {
-            device: self.info().name.clone(),
-            op: "mapped memory".to_string(),
-            reason: "the device cannot use host memory in place".into(),
-        };
         if !self.can_map() {
-            return Err(cannot());
+            return Err(Error::Unsupported {
+                device: self.info().name.clone(),
+                op: "mapped memory".to_string(),
+                reason: "the device cannot use host memory in place".into(),
+            });
         }
-        let (name, len) = (mapping.name(), mapping.bytes().len());
+        let (name, start, len) = (mapping.name(), mapping.bytes().as_ptr(), mapping.bytes().len());
+        // Tensors are as aligned as their offsets say only then.
+        if !tensors.is_empty() && !start.addr().is_multiple_of(self.info().page) {
+            return Err(Error::Unsupported {
+                device: self.info().name.clone(),
+                op: format!("using {name} in place"),
+                reason: format!("it begins at {start:?}, expected a multiple of {}", self.info().page),
+            });
+        }
         if let Some(t) = tensors.iter().find(|t| t.start > t.end || t.end > len) {
             let (offset, bytes) = (t.start, t.end.wrapping_sub(t.start));
             return Err(Error::OutOfRange { what: name, offset, bytes, size: len });
@@ -95,8 +92,7 @@ impl Device {
         })?;
         let mut views = Vec::new();
         for range in ranges {
-            let imported = self.core.driver.import(&mapping, range.clone());
-            let memory = imported.unwrap_or_else(|| Err(cannot()))?;
+            let memory = self.core.driver.import(&mapping, range.clone())?;
             views.push((range.clone(), self.core.adopt(memory, Storage::Mapped, range.len())));
         }
         Ok(Mapped { name, views })

@@ -10,10 +10,12 @@ pub(crate) mod staging;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
 
+pub(crate) mod addresses;
 mod encoders;
 mod lower;
 mod mapped;
 mod needs;
+pub(crate) mod ranges;
 mod select;
 
 pub use driver::{DeviceKind, HostMapping, Info, MemoryInfo, Storage};

@@ -6,7 +6,7 @@
 //! their pieces at once.
 
 use super::driver::Driver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,12 @@ impl Staging {
         let room = Room { ring: self.clone(), need };
         let bytes = match driver.stage(bytes)? {
             Some(own) => HostBytes(Kind::Driver(own)),
-            None => vec![0; bytes].into(),
+            None => {
+                let mut own = Vec::new();
+                own.try_reserve_exact(bytes).map_err(|_| Error::host_memory("staging memory", bytes))?;
+                own.resize(bytes, 0);
+                own.into()
+            }
         };
         Ok(StagedBytes { bytes, _room: Some(room) })
     }

@@ -1,11 +1,11 @@
 //! Memory of the software device: shared, private, mapped.
 //!
 //! Shared memory is plain memory. Private memory lies in plain memory too, but its address is one that no process can
-//! touch: it comes from a counter above the largest address that x86-64 (47 or 56 bits) and AArch64 (48 or 52 bits)
-//! give to programs, so a mistaken host access faults at once (contract M1). Mapped memory is somebody else's bytes,
-//! rounded out to pages, read only (M4).
+//! touch (`device/addresses.rs`, contract M1). Mapped memory is somebody else's bytes, rounded out to pages, read only
+//! (M4).
 
 use super::pages::Pages;
+use crate::device::addresses::{PrivateAddress, PrivateAddresses};
 use crate::device::driver::{HostMapping, Memory, MemoryInfo, Storage};
 use crate::error::{Error, Result};
 use std::any::Any;
@@ -14,46 +14,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Alignment of buffers and of mapped views.
-pub const PAGE: usize = 4096;
-
 /// Allocations from this size on ask the system what it has left; asking costs more than a small one.
 const ASK_SYSTEM: usize = 1 << 20;
-
-/// First private address; each device has a window of 2^47 bytes above it.
-const PRIVATE_BASE: u64 = 0x0070_0000_0000_0000;
-const PRIVATE_WINDOW: u64 = 1 << 47;
-
-/// A device's counter of addresses for private memory.
-pub struct PrivateAddresses {
-    next: AtomicU64,
-    end: u64,
-}
-
-impl PrivateAddresses {
-    /// A window of its own.
-    pub fn new() -> PrivateAddresses {
-        static WINDOW: AtomicU64 = AtomicU64::new(0);
-        // All windows lie under 2^56. From the 65th device on windows are shared, and addresses of two devices may be
-        // equal; those of one never are.
-        let start = PRIVATE_BASE + WINDOW.fetch_add(1, Ordering::Relaxed) % 64 * PRIVATE_WINDOW;
-        PrivateAddresses { next: AtomicU64::new(start), end: start + PRIVATE_WINDOW }
-    }
-
-    /// The address of the next buffer; `None` when the window is used up.
-    pub fn next(&self, bytes: usize) -> Option<u64> {
-        let span = bytes.next_multiple_of(PAGE) as u64;
-        let address = self.next.fetch_add(span, Ordering::Relaxed);
-        (address + span <= self.end).then_some(address)
-    }
-}
 
 /// Allocates and counts.
 pub struct Allocator {
     name: String,
     limit: Option<u64>,
     used: AtomicU64,
-    addresses: PrivateAddresses,
+    addresses: Arc<PrivateAddresses>,
 }
 
 impl Allocator {
@@ -101,10 +70,13 @@ impl Allocator {
             len: bytes,
             address: ptr.as_ptr() as u64,
             storage,
+            private: None,
             owner: Owner::Allocated { _pages: pages, allocator: self.clone() },
         };
         if storage == Storage::Private {
-            memory.address = self.addresses.next(bytes).ok_or_else(refuse)?;
+            let private = self.addresses.take(bytes).ok_or_else(refuse)?;
+            memory.address = private.first();
+            memory.private = Some(private);
         }
         Ok(Arc::new(memory))
     }
@@ -120,6 +92,9 @@ pub struct HostMemory {
     ptr: NonNull<u8>,
     len: usize,
     address: u64,
+    /// Of private memory: the address until it goes.
+    #[allow(dead_code, reason = "kept for its drop")]
+    private: Option<PrivateAddress>,
     storage: Storage,
     owner: Owner,
 }
@@ -194,7 +169,8 @@ pub fn import(mapping: &Arc<dyn HostMapping>, range: Range<usize>) -> Result<Arc
     let ptr = NonNull::from(&bytes[range.clone()]).cast::<u8>();
     let (len, end) = (range.len(), range.end);
     let owner = Owner::Mapped(mapping.clone(), end);
-    Ok(Arc::new(HostMemory { ptr, len, address: ptr.as_ptr() as u64, storage: Storage::Mapped, owner }))
+    let address = ptr.as_ptr() as u64;
+    Ok(Arc::new(HostMemory { ptr, len, address, private: None, storage: Storage::Mapped, owner }))
 }
 
 /// Memory of the machine: what the system says is available, or the control group allows.

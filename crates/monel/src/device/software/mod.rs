@@ -78,7 +78,7 @@ impl Base {
             name: name.clone(),
             kind: DeviceKind::Cpu,
             max_buffer: options.max_buffer,
-            page: memory::PAGE,
+            page: crate::device::addresses::PAGE,
             features: vec![isa.name().to_string(), format!("{threads} threads")],
             warnings: Vec::new(),
         };
@@ -175,12 +175,12 @@ macro_rules! base_driver {
             allocate(self, storage, bytes)
         }
 
-        fn import(
-            &self,
-            mapping: &Arc<dyn HostMapping>,
-            range: Range<usize>,
-        ) -> Option<Result<Arc<dyn Memory>>> {
-            Some($crate::device::software::memory::import(mapping, range))
+        fn can_import(&self) -> bool {
+            true
+        }
+
+        fn import(&self, mapping: &Arc<dyn HostMapping>, range: Range<usize>) -> Result<Arc<dyn Memory>> {
+            $crate::device::software::memory::import(mapping, range)
         }
 
         fn encode(

@@ -4,7 +4,7 @@
 //! positions that may never be used. Large buffers ask for large pages: streaming weights through small ones costs a
 //! table walk every 4 KiB.
 
-use super::memory::PAGE;
+use crate::device::addresses::PAGE;
 use std::ptr::NonNull;
 
 /// Buffers from this size on are aligned to it, the size of a large page.

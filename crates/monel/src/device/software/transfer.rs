@@ -51,12 +51,9 @@ impl SoftTransfer {
                 check_mapping(&memory)?;
                 let mut landing = landing.lock().unwrap_or_else(PoisonError::into_inner);
                 landing.clear();
-                landing.try_reserve_exact(region.bytes()).map_err(|_| Error::OutOfMemory {
-                    device: "host".into(),
-                    what: "a download".into(),
-                    wanted: region.bytes() as u64,
-                    free: 0,
-                })?;
+                landing
+                    .try_reserve_exact(region.bytes())
+                    .map_err(|_| Error::host_memory("a download", region.bytes()))?;
                 each(&memory, &region, |from| {
                     // SAFETY: as above, for reading.
                     landing.extend_from_slice(unsafe { std::slice::from_raw_parts(from, region.row) });

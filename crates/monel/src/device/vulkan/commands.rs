@@ -373,6 +373,10 @@ impl GpuCommands {
             After::Nothing => Ok(None),
             After::Download { staging, landing, bytes } => {
                 let mut landing = landing.lock().unwrap_or_else(PoisonError::into_inner);
+                let wanted = bytes.saturating_sub(landing.len());
+                landing
+                    .try_reserve_exact(wanted)
+                    .map_err(|_| (None, Error::host_memory("a download", *bytes)))?;
                 landing.resize(*bytes, 0);
                 let copied = staging.get(&mut landing);
                 copied

@@ -420,7 +420,7 @@ impl Gpu {
 
     /// Host memory that is used in place begins and ends at multiples of this many bytes.
     pub fn import_alignment(&self) -> usize {
-        self.adapter.import_alignment.max(crate::device::software::memory::PAGE)
+        self.adapter.import_alignment.max(crate::device::addresses::PAGE)
     }
 
     /// Bytes of the largest buffer.

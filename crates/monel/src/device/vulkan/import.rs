@@ -89,6 +89,10 @@ impl Imported {
 pub fn takes_files(gpu: &Gpu) -> bool {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let bytes = gpu.import_alignment();
+    // A file's last page is mapped whole, but not what a device that wants more than a page would ask for behind it.
+    if bytes > rustix::param::page_size() {
+        return false;
+    }
     let opened = std::env::current_exe().and_then(std::fs::File::open);
     let Ok(file) = opened else { return false };
     let long_enough = file.metadata().is_ok_and(|m| m.len() >= bytes as u64);

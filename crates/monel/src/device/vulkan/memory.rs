@@ -5,10 +5,10 @@
 
 use super::gpu::Gpu;
 use super::import::Imported;
-use super::ranges::Ranges;
 use super::record::Bound;
+use crate::device::addresses::{self, PrivateAddress, PrivateAddresses};
 use crate::device::driver::{DriverBytes, HostMapping, Memory, Storage};
-use crate::device::software::memory::PrivateAddresses;
+use crate::device::ranges::Ranges;
 use crate::error::{Error, Result};
 use ash::vk;
 use std::any::Any;
@@ -22,7 +22,7 @@ const BLOCK: u64 = 256 << 20;
 /// Where pieces begin: more than every device's alignment of storage buffers.
 pub const ALIGN: u64 = 256;
 /// Where buffers begin that the host sees, so that their addresses are page-aligned.
-const PAGE: u64 = crate::device::software::memory::PAGE as u64;
+const PAGE: u64 = addresses::PAGE as u64;
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,7 +222,7 @@ fn memory_types(gpu: &Gpu, used_for: Use, allowed: u32) -> Vec<u32> {
 pub struct Allocator {
     gpu: Arc<Gpu>,
     blocks: Mutex<Vec<Arc<Block>>>,
-    addresses: PrivateAddresses,
+    addresses: Arc<PrivateAddresses>,
 }
 
 impl Allocator {
@@ -266,6 +266,7 @@ impl Allocator {
         drop(blocks);
         let mut memory = GpuMemory {
             address: block.mapped as u64 + offset,
+            private: None,
             block,
             offset,
             bytes,
@@ -273,7 +274,9 @@ impl Allocator {
             allocator: self.clone(),
         };
         if used_for == Use::Private {
-            memory.address = self.addresses.next(bytes).ok_or_else(refuse)?;
+            let private = self.addresses.take(bytes).ok_or_else(refuse)?;
+            memory.address = private.first();
+            memory.private = Some(private);
         }
         Ok(memory)
     }
@@ -289,7 +292,8 @@ impl Allocator {
         let block = Arc::new(Block::import(&self.gpu, mapping, range)?);
         let size = block.size;
         let offset = block.take(size, ALIGN).unwrap_or(0);
-        Ok(GpuMemory { block, offset, bytes, size, address: address as u64, allocator: self.clone() })
+        let (address, allocator) = (address as u64, self.clone());
+        Ok(GpuMemory { block, offset, bytes, size, address, private: None, allocator })
     }
 
     /// Drops a block that has become empty, except for one of each use that is kept for the next time, and as much
@@ -316,6 +320,9 @@ pub struct GpuMemory {
     pub bytes: usize,
     size: u64,
     address: u64,
+    /// Of private memory: the address until it goes.
+    #[allow(dead_code, reason = "kept for its drop")]
+    private: Option<PrivateAddress>,
     allocator: Arc<Allocator>,
 }
 

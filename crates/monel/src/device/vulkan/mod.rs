@@ -21,7 +21,6 @@ mod instance;
 mod memory;
 mod pipeline;
 mod queue;
-mod ranges;
 mod record;
 pub(crate) mod shader;
 #[cfg(test)]
@@ -206,7 +205,7 @@ fn make(options: &Options) -> Result<(Device, Arc<Shared>)> {
         name: gpu.adapter.name.clone(),
         kind: gpu.adapter.kind,
         max_buffer: usize::try_from(gpu.max_buffer()).unwrap_or(usize::MAX),
-        page: if gpu.host.is_some() { gpu.import_alignment() } else { crate::device::software::memory::PAGE },
+        page: if gpu.host.is_some() { gpu.import_alignment() } else { crate::device::addresses::PAGE },
         features: [
             format!("vulkan {major}.{minor}"),
             gpu.adapter.driver.clone(),
@@ -314,15 +313,12 @@ impl Driver for Vulkan {
         Ok(Arc::new(memory))
     }
 
-    fn import(&self, mapping: &Arc<dyn HostMapping>, range: Range<usize>) -> Option<Result<Arc<dyn Memory>>> {
-        self.shared.gpu.host.as_ref()?;
-        if range.is_empty() {
-            // Only the question whether it can.
-            let nothing = self.shared.allocator.piece(Use::Private, "an empty range of a file", 0);
-            return Some(nothing.map(|memory| Arc::new(memory) as Arc<dyn Memory>));
-        }
-        let memory = self.shared.allocator.import(mapping, range);
-        Some(memory.map(|memory| Arc::new(memory) as Arc<dyn Memory>))
+    fn can_import(&self) -> bool {
+        self.shared.gpu.host.is_some()
+    }
+
+    fn import(&self, mapping: &Arc<dyn HostMapping>, range: Range<usize>) -> Result<Arc<dyn Memory>> {
+        Ok(Arc::new(self.shared.allocator.import(mapping, range)?))
     }
 
     fn encode(

@@ -3,11 +3,12 @@
 
 use super::*;
 use crate::check::{Filter, Row, run};
+use crate::device::Settings;
 use crate::graph::Graph;
 use crate::trace::Trace;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A device, or `None` where there is none and none is required. `MONEL_VULKAN_DEVICE` is its number.
 pub(crate) fn device(forced: Forced) -> Option<(Device, Holder)> {
@@ -136,24 +137,45 @@ fn work_that_is_given_up_keeps_its_memory() {
     if device(Forced::default()).is_none() {
         return;
     }
-    let open = |timeout| create(&Options { timeout, cache: None, ..Options::default() }).unwrap().0;
-    let out = {
-        // Long enough for zeros on a busy machine, and far too short for this product on any processor.
-        let device = open(Duration::from_millis(300));
+    let open = |timeout| {
+        let settings = Settings { chunk_budget: Duration::from_secs(3600), ..Settings::default() };
+        create(&Options { timeout, settings, cache: None, ..Options::default() }).unwrap().0
+    };
+    let squares = |device: &Device, count: usize| {
         let [x, out] = [(); 2].map(|()| device.tensor(DType::F32, &[2048, 2048]).unwrap());
         let mut graph = Graph::new("long");
-        let (left, place) = (graph.leaf(&x), graph.leaf(&out));
-        graph.apply_into(crate::ops::MatMul, &[left, left], place).unwrap();
+        let mut places = [graph.leaf(&x), graph.leaf(&out)];
+        for _ in 0..count {
+            graph.apply_into(crate::ops::MatMul, &[places[0], places[0]], places[1]).unwrap();
+            places.reverse();
+        }
+        let recording = device.record(&graph).unwrap();
+        // The zeros of new memory are no part of what follows.
+        device.stream().fill(out.buffer(), 0, 4, 0).unwrap().wait().unwrap();
+        (x, out, recording)
+    };
+    let one = {
+        let device = open(Duration::from_secs(600));
+        let (.., recording) = squares(&device, 1);
+        let began = Instant::now();
+        device.stream().submit(&recording).unwrap().wait().unwrap();
+        began.elapsed()
+    };
+    const LIMIT: Duration = Duration::from_secs(1);
+    // Several times the limit, but for a large GPU, which may be in time.
+    let count = (4 * LIMIT).as_micros().div_ceil(one.as_micros().max(1)).clamp(2, 500);
+    let out = {
+        let device = open(LIMIT);
+        let (x, out, recording) = squares(&device, count as usize);
         let stream = device.stream();
-        let result = stream.submit(&device.record(&graph).unwrap()).unwrap().wait();
-        // A large GPU may be in time.
+        let result = stream.submit(&recording).unwrap().wait();
         let software = device.info().kind == crate::device::DeviceKind::Software;
         match result {
             Ok(()) => assert!(!software),
             Err(error) => {
-                assert!(matches!(error.root(), crate::Error::Timeout { limit_ms: 300, .. }), "{error}");
+                assert!(matches!(error.root(), crate::Error::Timeout { limit_ms: 1000, .. }), "{error}");
                 let refused = stream.upload(&x, &vec![0; 4 * 2048 * 2048]).map(drop).unwrap_err().to_string();
-                assert!(refused.contains("300 ms"), "{refused}");
+                assert!(refused.contains("1000 ms"), "{refused}");
             }
         }
         out

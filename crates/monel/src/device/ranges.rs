@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 /// What is free in a block.
 pub struct Ranges {
+    #[cfg_attr(
+        not(feature = "vulkan"),
+        allow(dead_code, reason = "only blocks are asked whether they are empty")
+    )]
     size: u64,
     /// Lengths by their first byte.
     free: BTreeMap<u64, u64>,
@@ -16,14 +20,22 @@ impl Ranges {
     }
 
     /// Whether nothing is taken.
+    #[cfg_attr(not(feature = "vulkan"), allow(dead_code, reason = "as above"))]
     pub fn is_empty(&self) -> bool {
         self.free.get(&0) == Some(&self.size)
     }
 
     /// Takes `size` bytes (not 0) at a multiple of `align`.
     pub fn take(&mut self, size: u64, align: u64) -> Option<u64> {
-        let (start, length, at) = self.free.iter().find_map(|(&start, &length)| {
-            let at = start.next_multiple_of(align);
+        self.take_from(0, size, align)
+    }
+
+    /// The same, nowhere before `from`.
+    pub fn take_from(&mut self, from: u64, size: u64, align: u64) -> Option<u64> {
+        // The range that `from` lies in, and those behind it.
+        let first = self.free.range(..=from).next_back().map_or(from, |(&start, _)| start);
+        let (start, length, at) = self.free.range(first..).find_map(|(&start, &length)| {
+            let at = start.max(from).next_multiple_of(align);
             (at - start <= length && length - (at - start) >= size).then_some((start, length, at))
         })?;
         self.free.remove(&start);
