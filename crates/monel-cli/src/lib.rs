@@ -12,6 +12,7 @@
 pub mod args;
 pub mod commands;
 pub mod exit;
+pub mod faults;
 pub mod input;
 pub mod interrupt;
 pub mod models;

@@ -8,11 +8,16 @@ use clap::error::ErrorKind;
 use monel_cli::args::{self, Cli, Command};
 use monel_cli::exit::{End, Outcome};
 use monel_cli::output::{Output, note};
-use monel_cli::{commands, interrupt};
+use monel_cli::{commands, faults, interrupt};
 
 fn main() -> ExitCode {
     if let Err(error) = interrupt::install() {
         note(format_args!("warning: Ctrl-C ends the program without tidying up: {error}"));
+    }
+    if let Err(error) = faults::install() {
+        note(format_args!(
+            "warning: a file that is cut while it is in use ends the program without a message: {error}"
+        ));
     }
     let mut out = Output::stdout();
     let result = match Cli::try_parse_from(args::spell_out(std::env::args_os())) {

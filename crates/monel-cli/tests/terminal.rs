@@ -139,6 +139,33 @@ fn sigterm_ends_a_conversation_in_the_middle_of_an_answer() {
     assert_eq!(chat.ends(), 128 + 15, "{}", chat.shown());
 }
 
+/// Takes a while to be rendered, longer than it takes to send a signal.
+const SLOW_TEMPLATE: &str = "{% for i in range(400) %}{% for j in range(1000) %}{% endfor %}{% endfor %}\
+    {% for m in messages %}{{ m.content }}\n{% endfor %}";
+
+/// An answer that does not end, or one that was stopped before it began.
+#[test]
+fn what_comes_while_a_conversation_is_rendered_stops_the_answer() {
+    for (signal, code) in [(Signal::INT, 0), (Signal::TERM, 128 + 15)] {
+        let dir = place();
+        let model = tiny(dir.path(), Some(SLOW_TEMPLATE));
+        let mut command = monel(dir.path());
+        command.args(["chat", &model, "--device", "cpu", "-t", "1", "--temp", "0", "-c", "500000"]);
+        let mut chat = Terminal::start(&mut command);
+        chat.is_ready();
+        chat.keys("talk\r");
+        // The line is noted before it is answered.
+        until("the line to be entered", || entered(&dir) == ["talk"]);
+        chat.signal(signal);
+        if signal == Signal::INT {
+            chat.shows("[stopped]");
+            chat.is_ready();
+            chat.keys(CTRL_D);
+        }
+        assert_eq!(chat.ends(), code, "{}", chat.shown());
+    }
+}
+
 #[test]
 fn sigint_from_outside_is_a_typed_ctrl_c() {
     let dir = place();

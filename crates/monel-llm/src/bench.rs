@@ -54,7 +54,12 @@ impl Test {
 }
 
 impl Context {
-    /// Runs a test once; tokens per second. `cancel` ends it between the engine's chunks (contract E5), as an error.
+    /// Runs a test once, in an emptied context; tokens per second. `cancel` ends it between the engine's chunks (contract
+    /// E5), as an error.
+    ///
+    /// # Errors
+    /// [`Error::PromptTooLong`] for a test with more positions than the context has, [`Error::Engine`] where the device
+    /// fails, and after a cancel ([`Error::is_cancelled`]).
     pub fn bench(&mut self, test: Test, cancel: &CancelToken) -> Result<f64> {
         if test.positions() > self.capacity() {
             return Err(Error::PromptTooLong { prompt: test.positions(), context: self.capacity() });

@@ -65,6 +65,10 @@ impl ContextOptions {
     }
 
     /// Adds what a context needs.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a number of positions out of range or a type that no cache can have, and
+    /// [`Error::Engine`] for types whose blocks a head does not divide into.
     pub fn needs(&self, h: &Hyper, needs: &mut Needs) -> Result<()> {
         let [keys, values] = self.shapes(h)?;
         needs.add("KV cache", ((keys.span() + values.span()) * h.layers) as u64, false);
@@ -125,7 +129,10 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// The token, and the logits where they were asked for.
+    /// The token, and the logits where they were asked for: one float for each token of the vocabulary.
+    ///
+    /// # Errors
+    /// The device's, and a cancel ([`Error::is_cancelled`]).
     pub fn wait(self) -> Result<(u32, Option<Vec<f32>>)> {
         let Pending { submission, token, logits } = self;
         submission.wait()?;
@@ -151,6 +158,9 @@ fn layers(device: &Device, desc: Desc, count: usize) -> Result<Vec<Tensor>> {
 
 impl Context {
     /// An empty context.
+    ///
+    /// # Errors
+    /// Those of [`ContextOptions::needs`], and the device's, which may have no memory for the cache.
     pub fn new(model: Arc<Model>, options: &ContextOptions) -> Result<Context> {
         let hyper = model.hyper().clone();
         let device = model.device().clone();
@@ -200,7 +210,8 @@ impl Context {
         self.positions
     }
 
-    /// The tokens in the cache.
+    /// The tokens in the cache, those of submitted batches included: where one of them fails or is cancelled,
+    /// [`Context::truncate`] has to forget its tokens and those behind them ([`Context::generate`] does).
     pub fn evaluated(&self) -> &[u32] {
         &self.evaluated
     }
@@ -216,6 +227,9 @@ impl Context {
     }
 
     /// Sampling parameters for the steps that follow.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for one out of its range, and the stream's, which refuses work after a failure.
     pub fn set_sampling(&mut self, sampling: &Sampling) -> Result<()> {
         let bytes: Vec<u8> = sampling.params()?.to_values().iter().flat_map(|v| v.to_le_bytes()).collect();
         drop(self.stream.upload(&self.params, &bytes)?);
@@ -224,6 +238,11 @@ impl Context {
 
     /// Evaluates tokens after those in the cache, in batches; `tail` follows the last one. Returns the last batch's
     /// submission; nothing is waited for except the stream's in-flight budget.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`] for no tokens, [`Error::PromptTooLong`] for more than there is room for, [`Error::Token`]
+    /// for one that is not in the vocabulary, and the engine's: no memory for a graph, a stream that refuses work after
+    /// a failure. None of the tokens counts as evaluated then.
     pub fn evaluate(&mut self, ids: &[u32], tail: Tail, cancel: Option<&CancelToken>) -> Result<Submission> {
         self.submit_batches(ids, tail, cancel, &mut Vec::new())
     }
@@ -243,6 +262,18 @@ impl Context {
         if let Some(&id) = ids.iter().find(|&&id| id as usize >= size) {
             return Err(Error::Token { id, size });
         }
+        // Of the batches before one that fails, some may never run either.
+        self.submit_each(ids, tail, cancel, earlier).inspect_err(|_| self.evaluated.truncate(past))
+    }
+
+    /// Hands batch after batch over, and notes the tokens of each as it is submitted.
+    fn submit_each(
+        &mut self,
+        ids: &[u32],
+        tail: Tail,
+        cancel: Option<&CancelToken>,
+        earlier: &mut Vec<(usize, Submission)>,
+    ) -> Result<Submission> {
         let batches = ids.chunks(BATCH);
         let last = batches.len().checked_sub(1).ok_or(Error::EmptyPrompt)?;
         for (i, batch) in batches.enumerate() {
@@ -255,10 +286,7 @@ impl Context {
             drop(self.stream.upload(&self.tokens.slice(0, 0, batch.len())?, &tokens)?);
             drop(self.stream.upload(&self.places.slice(0, 0, batch.len())?, &places)?);
             let recording = self.recording(batch.len(), if i == last { tail } else { Tail::None })?;
-            let submission = self.stream.submit_with(&recording, cancel).inspect_err(|_| {
-                // Of the batches before, some may never run either.
-                self.evaluated.truncate(past);
-            })?;
+            let submission = self.stream.submit_with(&recording, cancel)?;
             self.evaluated.extend_from_slice(batch);
             if i == last {
                 return Ok(submission);
@@ -269,12 +297,22 @@ impl Context {
     }
 
     /// Evaluates a prompt and draws the token that follows it.
+    ///
+    /// # Errors
+    /// Those of [`Context::evaluate`].
     pub fn prompt(&mut self, ids: &[u32], logits: bool, cancel: Option<&CancelToken>) -> Result<Pending> {
+        let past = self.evaluated.len();
         let submission = self.evaluate(ids, Tail::Sample, cancel)?;
-        self.pending(submission, logits)
+        self.pending(submission, logits).inspect_err(|_| self.evaluated.truncate(past))
     }
 
-    /// Evaluates the token drawn by the step before and draws the next one. The host has not seen either.
+    /// Evaluates the token drawn by the step before and draws the next one. The host has not seen either, so neither is
+    /// among [`Context::evaluated`]. How many steps there is room for is for the caller to count: one that would put its
+    /// token at the position [`Context::capacity`] or behind it fails as it runs ([`monel::Error::Kernel`]), and the
+    /// stream refuses work until [`Stream::recover`].
+    ///
+    /// # Errors
+    /// [`Error::Engine`]: no memory for the graph, a stream that refuses work after a failure.
     pub fn step(&mut self, logits: bool, cancel: Option<&CancelToken>) -> Result<Pending> {
         let recording = self.recording(1, Tail::Sample)?;
         let submission = self.stream.submit_with(&recording, cancel)?;
@@ -287,13 +325,21 @@ impl Context {
         Ok(Pending { submission, token, logits })
     }
 
-    /// The logits of the last evaluated token (after a tail that has them).
+    /// The logits of the last evaluated token (after a tail that has them): one float for each token of the vocabulary.
+    /// Waits for them.
+    ///
+    /// # Errors
+    /// The device's, and those of a stream that refuses work after a failure.
     pub fn logits(&self) -> Result<Vec<f32>> {
         Ok(floats(&self.stream.download(&self.logits)?.wait()?))
     }
 
     /// Logits of tokens `first..first + count` of the last batch, which was evaluated with [`Tail::Hidden`] and the same
-    /// token: after a cancel there are none.
+    /// cancel token: `count` rows, each of as many floats as the vocabulary has tokens. Waits for them.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] for tokens that no batch has, without memory for the rows, where the device fails, and after a
+    /// cancel ([`Error::is_cancelled`]), when what the rows would be made of may never have run.
     pub fn logits_of(
         &mut self,
         first: usize,
@@ -331,6 +377,9 @@ impl Context {
     }
 
     /// The recording for a batch size, made when it is needed first.
+    ///
+    /// # Errors
+    /// Those of [`Context::graph`], and the engine's: no memory for what lies between the graph's nodes.
     pub fn recording(&mut self, count: usize, tail: Tail) -> Result<Recording> {
         let key = (count, tail);
         if let Some(recording) = self.recordings.get(&key) {
@@ -349,7 +398,10 @@ impl Context {
         Ok(recording)
     }
 
-    /// The graph of a batch of `count` tokens.
+    /// The graph of a batch of `count` tokens, at most [`BATCH`].
+    ///
+    /// # Errors
+    /// The engine's: more tokens than a batch has, no memory for the hidden states.
     pub fn graph(&mut self, count: usize, tail: Tail) -> Result<Graph> {
         let hidden_place = if tail == Tail::Hidden { Some(self.hidden_tensor()?) } else { None };
         let name = if count == 1 { "decode".to_string() } else { format!("prefill {count}") };

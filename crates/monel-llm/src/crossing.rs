@@ -172,40 +172,42 @@ fn send(
     Ok(sent)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "vulkan"))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use monel::DType;
+    use monel::device::vulkan;
     use monel_gguf::{GgmlType, GgufWriter};
     use std::path::PathBuf;
+    use tempfile::TempDir;
 
-    /// A Vulkan device, the one of number `MONEL_VULKAN_DEVICE`. A machine without one skips the test and says so; with
-    /// `MONEL_REQUIRE_VULKAN` that fails it.
+    /// A Vulkan device of the test's own, that of number `MONEL_VULKAN_DEVICE`, which compiles its kernels itself: no file of
+    /// the user's is read or written. A machine without one skips the test and says so; with `MONEL_REQUIRE_VULKAN` that
+    /// fails it.
     fn vulkan() -> Option<Device> {
-        let number = std::env::var("MONEL_VULKAN_DEVICE").unwrap_or_else(|_| "0".into());
-        let id = format!("vulkan:{number}");
-        if monel::device::list().iter().all(|listing| listing.id != id) {
-            let problems = monel::device::problems();
+        let index = std::env::var("MONEL_VULKAN_DEVICE")
+            .map_or(0, |n| n.parse().expect("MONEL_VULKAN_DEVICE is a number"));
+        let id = format!("vulkan:{index}");
+        if vulkan::list().iter().all(|listing| listing.id != id) {
+            let problems = vulkan::problems();
             let required = std::env::var_os("MONEL_REQUIRE_VULKAN").is_some();
             assert!(!required, "no device {id}: {problems:?}");
             println!("skipped: no device {id}: {problems:?}");
             return None;
         }
-        Some(monel::device::open(Some(&id), 1).unwrap())
+        let options = vulkan::Options { index, cache: None, ..vulkan::Options::default() };
+        Some(vulkan::create(&options).unwrap().0)
     }
 
-    /// A file that is removed at the end.
-    struct File(PathBuf);
-
-    impl Drop for File {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(&self.0);
-        }
+    /// A file, removed with its directory at the end.
+    struct File {
+        path: PathBuf,
+        _directory: TempDir,
     }
 
     /// Matrices of many types with arbitrary bytes, smaller and larger than a batch, and vectors between them.
-    fn file(name: &str) -> File {
+    fn file() -> File {
         let mut tensors = Vec::new();
         for (i, name) in ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "BF16", "F16", "Q5_0"].iter().enumerate() {
             let ty = GgmlType::from_name(name).unwrap();
@@ -215,7 +217,8 @@ mod tests {
         }
         let mut header = GgufWriter::new();
         tensors.iter().for_each(|(name, ty, shape)| _ = header.tensor(name, *ty, shape).unwrap());
-        let path = std::env::temp_dir().join(format!("monel-{name}-{}.gguf", std::process::id()));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("model.gguf");
         let mut data = header.start(std::fs::File::create(&path).unwrap()).unwrap();
         let mut state = 7u64;
         for (name, ty, shape) in &tensors {
@@ -229,7 +232,7 @@ mod tests {
             data.tensor(name, &bytes).unwrap();
         }
         data.finish().unwrap();
-        File(path)
+        File { path, _directory: directory }
     }
 
     fn wanted<'a>(gguf: &'a Gguf, device: &Device) -> Vec<Wanted<'a>> {
@@ -258,8 +261,8 @@ mod tests {
     #[test]
     fn one_thread_and_several_carry_the_same_bits_as_whole_tensors_one_by_one() {
         let Some(device) = vulkan() else { return };
-        let file = file("crossing");
-        let gguf = Gguf::open(&file.0).unwrap();
+        let file = file();
+        let gguf = Gguf::open(&file.path).unwrap();
         let wanted = wanted(&gguf, &device);
         assert!(wanted.iter().any(Wanted::changes) && !wanted.iter().all(Wanted::changes));
         let total: u64 = wanted.iter().map(|w| w.info.bytes).sum();
@@ -301,12 +304,12 @@ mod tests {
     #[test]
     fn files_in_place_give_the_same_bits_as_files_that_are_read() {
         let Some(device) = vulkan() else { return };
-        if !crate::weights::maps(&device) {
+        let file = file();
+        let gguf = Gguf::open(&file.path).unwrap();
+        if !crate::weights::maps(&gguf, &device) {
             println!("skipped: {} does not use files in place", device.info().name);
             return;
         }
-        let file = file("in-place");
-        let gguf = Gguf::open(&file.0).unwrap();
         let wanted = wanted(&gguf, &device);
         let stream = device.stream();
         let [read, placed] = [(); 2].map(|()| targets(&device, &wanted));
@@ -325,12 +328,12 @@ mod tests {
     #[test]
     fn a_file_that_is_cut_ends_all_threads_with_one_error() {
         let Some(device) = vulkan() else { return };
-        let file = file("crossing-cut");
-        let gguf = Gguf::open(&file.0).unwrap();
+        let file = file();
+        let gguf = Gguf::open(&file.path).unwrap();
         let wanted = wanted(&gguf, &device);
         let total: u64 = wanted.iter().map(|w| w.info.bytes).sum();
         let targets = targets(&device, &wanted);
-        std::fs::File::options().write(true).open(&file.0).unwrap().set_len(total / 2).unwrap();
+        std::fs::File::options().write(true).open(&file.path).unwrap().set_len(total / 2).unwrap();
         for threads in [1, 4] {
             let mut done = 0;
             let failed =
@@ -339,13 +342,13 @@ mod tests {
             assert!(matches!(error.cause(), monel_gguf::Error::FileShrunk { .. }), "{error}");
             assert!(done < total);
         }
-        if crate::weights::maps(&device) {
+        if crate::weights::maps(&gguf, &device) {
             let stream = device.stream();
             let all = batches(&wanted, BATCH);
             let mut errors =
                 all.iter().filter_map(|b| crate::weights::repack(&gguf, &stream, b, &targets).err());
             let error = errors.next().unwrap().to_string();
-            assert!(error.contains(file.0.to_str().unwrap()), "{error}");
+            assert!(error.contains(file.path.to_str().unwrap()), "{error}");
         }
         // The device goes on.
         let w = wanted.iter().find(|w| !w.changes()).unwrap();

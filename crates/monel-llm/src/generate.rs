@@ -6,7 +6,7 @@
 
 use crate::context::{Context, Pending, Tail};
 use crate::error::{Error, Result};
-use crate::sampling::Sampling;
+use crate::sampling::{Sampling, log_sum_exp};
 use monel::{CancelToken, Submission};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -83,7 +83,14 @@ pub struct Generated {
 }
 
 impl Context {
-    /// Generates. `on_step` hears of each token as it comes and answers whether to go on.
+    /// Generates. `on_step` hears of each token as it comes and answers whether to go on. A cancel is no error: what came
+    /// before it is returned.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`], [`Error::PromptTooLong`] for a prompt that is longer than the context, [`Error::Token`]
+    /// for one with a token that is not in the vocabulary, [`Error::Setting`] for sampling out of its range, and
+    /// [`Error::Engine`] where the device fails or the stream refuses work after a failure. [`Context::evaluated`] then
+    /// has only what is surely in the cache.
     pub fn generate(
         &mut self,
         request: &Request,
@@ -203,11 +210,10 @@ impl Run {
     }
 }
 
-/// The raw log-softmax at `id`, and the `n` largest.
+/// The raw log-softmax of `logits` (one for each token of the vocabulary) at `id`, none for an id past them, and the `n`
+/// largest.
 pub fn log_probabilities(id: u32, logits: &[f32], n: usize) -> Step {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&l| f64::from(l - max).exp()).sum();
-    let norm = f64::from(max) + sum.ln();
+    let norm = log_sum_exp(logits);
     let logprob = |l: f32| (f64::from(l) - norm) as f32;
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
     let by_logit = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));

@@ -37,6 +37,11 @@ pub struct ModelFile {
 
 impl ModelFile {
     /// Opens a file (or the first of several) and reads its numbers.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`](crate::Error::Gguf) for what is no GGUF file or cannot be read,
+    /// [`Error::Architecture`](crate::Error::Architecture) and [`Error::Metadata`](crate::Error::Metadata) for a model
+    /// that this crate does not know or that none can be.
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFile> {
         let opened = Instant::now();
         let gguf = Gguf::open(path)?;
@@ -55,6 +60,9 @@ impl ModelFile {
     }
 
     /// What the model and a context of it will need on a device (contract M7).
+    ///
+    /// # Errors
+    /// Those of [`Weights::needs`] and [`ContextOptions::needs`].
     pub fn needs(&self, device: &Device, options: &ContextOptions) -> Result<Needs> {
         let mut needs = Weights::needs(&self.gguf, device, self.architecture, &self.hyper)?;
         let vocabulary = vocabulary(&self.gguf)?;
@@ -63,6 +71,10 @@ impl ModelFile {
     }
 
     /// Loads vocabulary and weights. `progress` hears of bytes done and in all.
+    ///
+    /// # Errors
+    /// Those of [`Tokenizer::of_model`] and of [`Weights::load`]. A chat template that cannot be read is none: it is
+    /// [`Model::chat_template`]'s.
     pub fn load(self, device: &Device, progress: Progress<'_>) -> Result<Model> {
         let ModelFile { gguf, architecture, hyper, opened } = self;
         let metadata = gguf.metadata();
@@ -70,9 +82,12 @@ impl ModelFile {
         let vocabulary = vocabulary(&gguf)?;
         // The vocabulary is read while the device repacks weights: both take tens of milliseconds.
         let (tokenizer, weights) = std::thread::scope(|scope| {
-            let tokenizer = scope.spawn(move || Tokenizer::of_model(metadata, vocabulary));
+            let read = move || Tokenizer::of_model(metadata, vocabulary);
+            let beside =
+                std::thread::Builder::new().name("monel vocabulary".into()).spawn_scoped(scope, read);
             let weights = Weights::load(&gguf, &stream, architecture, hyper, progress);
-            (tokenizer.join(), weights)
+            // Without a thread it is read afterwards.
+            (beside.map_or_else(|_| Ok(read()), std::thread::ScopedJoinHandle::join), weights)
         });
         let tokenizer = match tokenizer {
             Ok(tokenizer) => tokenizer?,
@@ -97,6 +112,9 @@ impl ModelFile {
 
 impl Model {
     /// Opens and loads in one go.
+    ///
+    /// # Errors
+    /// Those of [`ModelFile::open`] and [`ModelFile::load`].
     pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model> {
         ModelFile::open(path)?.load(device, &mut |_, _| ())
     }
@@ -107,6 +125,9 @@ impl Model {
     }
 
     /// The chat template, or why there is none.
+    ///
+    /// # Errors
+    /// Those of [`ChatTemplate::from_gguf`].
     pub fn chat_template(&self) -> Result<&ChatTemplate, &ChatError> {
         self.template.as_ref()
     }

@@ -6,6 +6,7 @@
 use crate::context::{BATCH, Context, Tail};
 use crate::error::{Error, Result};
 use crate::model::ModelFile;
+use crate::sampling::log_sum_exp;
 use crate::weights::vocabulary;
 use monel::{CancelToken, Needs};
 
@@ -16,7 +17,7 @@ const ROWS: usize = 64;
 /// logits with the head that computes them.
 ///
 /// # Errors
-/// When the file has no embedding.
+/// [`Error::Gguf`] when the file has no embedding.
 pub fn add_needs(file: &ModelFile, window: usize, needs: &mut Needs) -> Result<()> {
     let width = file.hyper().width;
     let vocabulary = vocabulary(file.gguf())?;
@@ -46,8 +47,8 @@ impl Context {
     /// none, and the context is empty.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a window or a text of the wrong size, [`Error::Logits`] where the model gives no number for a
-    /// token, and the device's.
+    /// [`Error::Setting`] for a window or a text of the wrong size, [`Error::Token`] for one that is not in the vocabulary,
+    /// [`Error::Logits`] where the model gives no number for a token, and [`Error::Engine`] where the device fails.
     pub fn perplexity(
         &mut self,
         ids: &[u32],
@@ -149,7 +150,5 @@ impl Sums {
 }
 
 fn negative_log_likelihood(logits: &[f32], id: u32) -> f64 {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&l| f64::from((l - max).exp())).sum();
-    f64::from(max) + sum.ln() - logits.get(id as usize).map_or(f64::NEG_INFINITY, |&l| f64::from(l))
+    log_sum_exp(logits) - logits.get(id as usize).map_or(f64::NEG_INFINITY, |&l| f64::from(l))
 }

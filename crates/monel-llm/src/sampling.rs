@@ -1,4 +1,5 @@
-//! How the next token is chosen: the settings people know from llama.cpp, with its defaults.
+//! How the next token is chosen: the settings people know from llama.cpp, with its defaults; and what logits say of the
+//! probability of one.
 
 use crate::error::{Error, Result};
 use monel::ops::SampleParams;
@@ -49,6 +50,9 @@ impl Sampling {
     }
 
     /// Checked, as the device's op takes them.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for the first that is out of its range, by the name of its flag.
     pub fn params(&self) -> Result<SampleParams> {
         let check = |name, value: f32, fine: bool, expected| {
             if fine && value.is_finite() {
@@ -74,5 +78,35 @@ impl Sampling {
             penalty_last_n: s.penalty_last_n,
             seed: s.seed,
         })
+    }
+}
+
+/// What is subtracted from logits to make them log-probabilities: the logarithm of the sum of their exponentials, in f64.
+/// Not a number where one of them is none.
+pub(crate) fn log_sum_exp(logits: &[f32]) -> f64 {
+    let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    // Of the largest: nothing overflows, and the sum is at least 1.
+    max + logits.iter().map(|&l| (f64::from(l) - max).exp()).sum::<f64>().ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::log_sum_exp;
+
+    #[test]
+    fn log_probabilities_add_up_to_one_whatever_the_size_of_the_logits() {
+        let row: Vec<f32> = (0..50_000).map(|i| (i as f32 * 0.37).sin() * 20.0).collect();
+        for offset in [-1e4, 0.0, 1e4] {
+            // Exact in f32.
+            let row: Vec<f32> = row.iter().map(|&l| (l * 64.0).round() / 64.0 + offset).collect();
+            let norm = log_sum_exp(&row);
+            let sum: f64 = row.iter().map(|&l| (f64::from(l) - norm).exp()).sum();
+            assert!((sum - 1.0).abs() < 1e-11, "{sum} with {offset}");
+            // Small ones count, however many there are: f32 would lose digits of each.
+            let shifted = log_sum_exp(&row.iter().map(|&l| l - offset).collect::<Vec<_>>());
+            assert!((norm - f64::from(offset) - shifted).abs() < 1e-11, "{norm} and {shifted}");
+        }
+        assert!((log_sum_exp(&[0.0; 8]) - 8f64.ln()).abs() < 1e-15);
+        assert!(log_sum_exp(&[0.0, f32::NAN]).is_nan() && !log_sum_exp(&[f32::INFINITY, 0.0]).is_finite());
     }
 }

@@ -49,8 +49,8 @@ impl Wanted<'_> {
     }
 
     /// Whether it is used where it lies in the file.
-    fn stays(&self, device: &Device) -> bool {
-        !self.changes() && self.info.bytes >= SMALL && maps(device)
+    fn stays(&self, maps: bool) -> bool {
+        !self.changes() && self.info.bytes >= SMALL && maps
     }
 }
 
@@ -103,6 +103,9 @@ impl Weights {
     }
 
     /// The tensor of a name, as a leaf of a graph.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] where the model has none of that name.
     pub fn leaf(&self, graph: &mut Graph, name: &str) -> Result<Value> {
         let tensor = self.tensors.get(name).ok_or_else(|| missing(name))?;
         let value = graph.leaf(tensor);
@@ -116,18 +119,23 @@ impl Weights {
     }
 
     /// What loading will need on the device (contract M7), from the file alone.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] for a tensor that is missing, of the wrong shape or type, or not known to the architecture,
+    /// [`Error::Metadata`] for more layers than the file can have, and [`Error::Gguf`] where the file was cut.
     pub fn needs(gguf: &Gguf, device: &Device, architecture: &Architecture, hyper: &Hyper) -> Result<Needs> {
         let mut needs = Needs::default();
         let (mut kept, mut mapped) = (0, 0);
         let wanted = wanted(gguf, device, architecture, hyper)?;
+        let maps = maps(gguf, device);
         for wanted in &wanted {
-            match wanted.stays(device) {
+            match wanted.stays(maps) {
                 true => mapped += wanted.natural.span() as u64,
                 false => kept += wanted.target.span() as u64,
             }
         }
         needs.add("weights", kept, false);
-        if !maps(device) {
+        if !maps {
             needs.add("weights on their way", Crossing::new(&wanted, crossing::threads()).landing(), false);
         }
         if mapped > 0 {
@@ -136,7 +144,11 @@ impl Weights {
         Ok(needs)
     }
 
-    /// Brings a model's weights to a device.
+    /// Brings a model's weights to a device. `progress` hears of bytes done and in all.
+    ///
+    /// # Errors
+    /// Those of [`Weights::needs`], [`Error::Gguf`] where the file is cut meanwhile or cannot be read, and
+    /// [`Error::Engine`] where the device has no memory for the weights or fails.
     pub fn load(
         gguf: &Gguf,
         stream: &Stream,
@@ -151,7 +163,8 @@ impl Weights {
         let mut tensors = HashMap::new();
         let mut done = 0;
         progress(0, total);
-        let (stay, change): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|w| w.stays(&device));
+        let maps = maps(gguf, &device);
+        let (stay, change): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|w| w.stays(maps));
         let places: Vec<_> =
             stay.iter().map(|w| Ok((w.info.part, range(gguf, w)?))).collect::<Result<_>>()?;
         let views = map_parts(gguf, &device, places.into_iter())?;
@@ -165,7 +178,7 @@ impl Weights {
         for w in &change {
             tensors.insert(w.info.name.clone(), arena.tensor(w.target)?);
         }
-        if maps(&device) {
+        if maps {
             for batch in batches(&change, BATCH) {
                 repack(gguf, stream, &batch, &tensors)?;
                 done += batch.iter().map(|p| p.bytes().len() as u64).sum::<u64>();
@@ -185,9 +198,11 @@ pub(crate) fn missing(name: &str) -> Error {
     Error::Tensor { name: name.into(), found: "absent".into(), expected: "a tensor of the model".into() }
 }
 
-/// Whether the device uses files in place.
-pub(crate) fn maps(device: &Device) -> bool {
+/// Whether the device uses the file in place. A model in the program's own memory may begin anywhere; files begin at pages.
+pub(crate) fn maps(gguf: &Gguf, device: &Device) -> bool {
+    let page = device.info().page;
     device.capabilities().contains(&"mapped-memory")
+        && gguf.parts().iter().all(|part| part.mapping().as_ptr().addr().is_multiple_of(page))
 }
 
 /// Tokens of the model: rows of its embedding.
@@ -320,8 +335,16 @@ impl HostMapping for Mapping {
         self.0.path().map_or_else(|| "the model in memory".to_string(), |p| p.display().to_string())
     }
 
+    /// That of the file that was opened: its path may be another file's by now.
     fn current_len(&self) -> Option<u64> {
-        std::fs::metadata(self.0.path()?).ok().map(|m| m.len())
+        let whole = self.0.file_bytes();
+        match self.0.bytes(0..whole) {
+            Ok(_) => Some(whole),
+            Err(error) => match error.cause() {
+                monel_gguf::Error::FileShrunk { now, .. } => Some(*now),
+                _ => None,
+            },
+        }
     }
 }
 
@@ -430,4 +453,80 @@ impl<'a> Arena<'a> {
 
 fn storage(device: &Device) -> Storage {
     device.default_storage()
+}
+
+#[cfg(all(test, unix))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use monel::device::software;
+    use monel_gguf::{GgmlType, GgufWriter};
+    use std::fs::File;
+
+    /// Files are replaced by renaming while a model of theirs is in use; the mapping is the old file's then.
+    #[test]
+    fn a_file_in_place_is_the_one_that_was_opened_whatever_its_name_is_by_now() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, other] = ["model.gguf", "other.gguf"].map(|name| directory.path().join(name));
+        let values: Vec<u8> = (0..1u32 << 16).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        let mut header = GgufWriter::new();
+        header.tensor("x", GgmlType::F32, &[256, 256]).unwrap();
+        let mut data = header.start(File::create(&path).unwrap()).unwrap();
+        data.tensor("x", &values).unwrap();
+        data.finish().unwrap();
+        let gguf = Gguf::open(&path).unwrap();
+        let opened = File::options().write(true).open(&path).unwrap();
+        let device = software::create(&software::Options { threads: 1, ..Default::default() }).unwrap();
+        let stream = device.stream();
+        let info = &gguf.tensors()[0];
+        let natural = Desc::new(DType::F32, &[256, 256]).unwrap();
+        let wanted = Wanted { info, natural, target: natural };
+        let place = range(&gguf, &wanted).unwrap();
+        let views = map_parts(&gguf, &device, std::iter::once((info.part, place.clone()))).unwrap();
+        let tensor = in_place(&views, &wanted, place.start, natural).unwrap();
+        let bytes = || stream.download(&tensor).unwrap().wait();
+
+        // Another file of that name says nothing of this one, a shorter one least of all.
+        std::fs::write(&other, "a shorter file").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert!(bytes().unwrap() == values);
+        std::fs::remove_file(&path).unwrap();
+        assert!(bytes().unwrap() == values);
+
+        // A cut of this one is noticed, though the file of that name is whole.
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        opened.set_len(4096).unwrap();
+        let error = bytes().unwrap_err();
+        let monel::Error::MappingShrank { what, expected, found: 4096 } = error.root() else {
+            panic!("{error}")
+        };
+        assert!(what.contains("model.gguf") && *expected == place.end as u64, "{error}");
+        stream.recover().unwrap();
+    }
+    /// Bytes that begin one behind where the system's memory does.
+    struct Shifted(Vec<u8>);
+
+    impl AsRef<[u8]> for Shifted {
+        fn as_ref(&self) -> &[u8] {
+            &self.0[1..]
+        }
+    }
+
+    #[test]
+    fn a_model_in_memory_that_begins_anywhere_is_copied() {
+        let mut header = GgufWriter::new();
+        header.tensor("x", GgmlType::F32, &[256, 256]).unwrap();
+        let values: Vec<u8> = (0..1u32 << 16).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        let mut data = header.start(vec![0]).unwrap();
+        data.tensor("x", &values).unwrap();
+        let gguf = Gguf::from_bytes(Shifted(data.finish().unwrap())).unwrap();
+        let device = software::create(&software::Options { threads: 1, ..Default::default() }).unwrap();
+        assert!(!maps(&gguf, &device), "kernels would read floats where none begin");
+        let natural = Desc::new(DType::F32, &[256, 256]).unwrap();
+        let wanted = [Wanted { info: &gguf.tensors()[0], natural, target: natural }];
+        let tensor = device.tensor(DType::F32, &[256, 256]).unwrap();
+        let tensors = HashMap::from([("x".to_string(), tensor.clone())]);
+        Crossing::new(&wanted, 1).run(&gguf, &device, &tensors, &mut |_| ()).unwrap();
+        assert!(device.stream().download(&tensor).unwrap().wait().unwrap() == values);
+    }
 }

@@ -68,7 +68,7 @@ impl Context {
     /// The work of a benchmark's test, without the tokens that are there before it.
     ///
     /// # Errors
-    /// Those of building the graphs.
+    /// Those of [`Context::graph`].
     pub fn work(&mut self, test: Test) -> Result<Work> {
         let mut work = Work::default();
         match test {

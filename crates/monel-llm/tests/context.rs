@@ -3,8 +3,10 @@
 mod common;
 
 use common::{SMOLLM2, model_path};
+use monel::device::scripted::{self, Fault, Ran, Script};
 use monel::device::software;
-use monel::{CancelToken, DType};
+use monel::{CancelToken, DType, Settings};
+use monel_llm::context::Tail;
 use monel_llm::{Context, ContextOptions, Error, Generated, Model, Request, Sampling, Stop};
 use std::sync::Arc;
 
@@ -26,6 +28,15 @@ fn request(model: &Model, text: &str, tokens: Option<usize>) -> Request {
 
 fn run(context: &mut Context, request: &Request) -> Generated {
     context.generate(request, &mut |_| true).expect("a run")
+}
+
+/// Runs job after job, as they come, until the script's log is as wanted.
+fn run_until(script: &Script, wanted: impl Fn(&Script) -> bool) {
+    while !wanted(script) {
+        if !script.step() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
 }
 
 fn ids(out: &Generated) -> Vec<u32> {
@@ -129,7 +140,7 @@ fn seeds_repeat_and_cache_types_work() {
 #[test]
 fn a2_the_host_submits_steps_ahead_of_the_device() {
     let Some(path) = model_path(SMOLLM2) else { return };
-    let (device, script) = monel::device::scripted::create(&software::Options::default());
+    let (device, script) = scripted::create(&software::Options::default());
     let running = script.run_in_background();
     let model = Arc::new(Model::load(path, &device).expect("a model"));
     let mut context = context(&model, 64);
@@ -138,7 +149,7 @@ fn a2_the_host_submits_steps_ahead_of_the_device() {
     let before = script.log().len();
     let generating = std::thread::spawn(move || run(&mut context, &request));
     // Nothing runs: what is committed now was submitted without having seen a single token.
-    let decode = |script: &monel::device::scripted::Script| {
+    let decode = |script: &Script| {
         script.pending().iter().filter(|(name, chunk)| name == "decode" && *chunk == 0).count()
     };
     while decode(&script) < 2 && !generating.is_finished() {
@@ -156,24 +167,87 @@ fn a2_the_host_submits_steps_ahead_of_the_device() {
 
 #[test]
 fn e5_a_cancel_in_the_middle_of_a_long_prompt_leaves_a_context_that_goes_on() {
-    let Some(model) = model() else { return };
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let (device, script) = scripted::create(&software::Options::default());
+    let running = script.run_in_background();
+    let model = Arc::new(Model::load(path, &device).expect("a model"));
     let mut context = context(&model, 8192);
     let mut long = request(&model, "The sea", Some(4));
     long.prompt = long.prompt.iter().copied().cycle().take(8000).collect();
     let cancel = long.cancel.clone();
-    // Wherever in the sixteen batches it arrives: no token has come out yet, so the run ends as cancelled.
-    let out = std::thread::scope(|scope| {
-        scope.spawn(move || {
-            std::thread::sleep(std::time::Duration::from_millis(200));
-            cancel.cancel();
-        });
-        context.generate(&long, &mut |_| true).expect("a run")
+    drop(running);
+    let before = script.log().len();
+    let generating = std::thread::spawn(move || {
+        let out = context.generate(&long, &mut |_| true).expect("a run");
+        (out, context)
     });
-    assert_eq!(out.stop, Stop::Cancelled);
+    // In the first of sixteen batches, and between two of its chunks.
+    run_until(&script, |script| script.log()[before..].iter().any(|ran| ran.graph == "prefill 512"));
+    cancel.cancel();
+    let running = script.run_in_background();
+    let (out, mut context) = generating.join().expect("a run");
+    assert_eq!((out.stop, out.steps.len()), (Stop::Cancelled, 0));
+    assert!(out.prompt_tokens < 8000, "{} tokens", out.prompt_tokens);
     let short = request(&model, "The Moon orbits the", Some(6));
     let after = ids(&run(&mut context, &short));
     let mut fresh = self::context(&model, 64);
     assert_eq!(after, ids(&run(&mut fresh, &short)));
+    drop(running);
+}
+
+/// An upload is refused behind a batch that failed, and a recording may find no memory: none of the prompt's tokens counts
+/// as evaluated then, and the context goes on.
+#[test]
+fn a_prompt_that_fails_on_its_way_leaves_what_was_there_before_it() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    // A batch's tokens fill the ring, so its positions wait until the batch before has failed.
+    let settings = Settings { staging: 4 * 512, ..Settings::default() };
+    let (device, script) = scripted::create(&software::Options { settings, ..Default::default() });
+    let _running = script.run_in_background();
+    let model = Arc::new(Model::load(path, &device).expect("a model"));
+    let mut context = context(&model, 2048);
+    let prompt = request(&model, "The Moon orbits the", Some(6)).prompt;
+    let long: Vec<u32> = prompt.iter().copied().cycle().take(1024 + 100).collect();
+    let evaluate = |context: &mut Context, ids: &[u32]| {
+        context.evaluate(ids, Tail::None, None).map(|last| last.wait().expect("the last batch"))
+    };
+    // The graphs of all but the last batch are there.
+    evaluate(&mut context, &long[..512]).expect("a batch");
+    let mut fails_after = |kept: usize, fault: Fault, expected: fn(&monel::Error) -> bool| {
+        context.truncate(0);
+        evaluate(&mut context, &long[..kept]).expect("what was there before");
+        script.fault(fault);
+        match evaluate(&mut context, &long) {
+            Err(Error::Engine(error)) if expected(&error) => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(context.evaluated(), &long[..kept]);
+        context.stream().recover().expect("a stream that goes on");
+    };
+    let first_batch = Fault::Kernel { graph: "prefill 512".into(), chunk: 0, op: "one".into() };
+    fails_after(3, first_batch, |error| matches!(error, monel::Error::Poisoned { .. }));
+    fails_after(5, Fault::Allocation(0), |error| matches!(error, monel::Error::OutOfMemory { .. }));
+    let short = request(&model, "The Moon orbits the", Some(6));
+    assert_eq!(ids(&run(&mut context, &short)), ids(&run(&mut self::context(&model, 64), &short)));
+}
+
+#[test]
+fn a_step_behind_the_last_position_is_an_error_of_that_step() {
+    let Some(model) = model() else { return };
+    let mut full = context(&model, 8);
+    let prompt = request(&model, "The Moon orbits the", None).prompt;
+    let eight: Vec<u32> = prompt.iter().copied().cycle().take(8).collect();
+    full.set_sampling(&Sampling::greedy()).expect("parameters");
+    full.prompt(&eight, false, None).expect("a prompt").wait().expect("a token");
+    let failed = full.step(false, None).expect("a step").wait();
+    let Err(Error::Engine(error)) = failed else { panic!("{failed:?}") };
+    assert!(matches!(error.root(), monel::Error::Kernel(_)), "{error}");
+    assert_eq!(full.evaluated(), eight);
+    assert!(full.step(false, None).is_err(), "refused");
+    full.stream().recover().expect("a stream that goes on");
+    full.truncate(0);
+    let short = Request { max_tokens: Some(2), ..request(&model, "The Moon", None) };
+    assert_eq!(ids(&run(&mut full, &short)), ids(&run(&mut context(&model, 64), &short)));
 }
 
 #[test]
@@ -224,7 +298,7 @@ fn e5_a_cancelled_perplexity_is_that_of_the_windows_before_and_leaves_a_context_
 #[test]
 fn e5_of_a_cancelled_prompt_the_batches_that_ran_are_counted_and_kept() {
     let Some(path) = model_path(SMOLLM2) else { return };
-    let (device, script) = monel::device::scripted::create(&software::Options::default());
+    let (device, script) = scripted::create(&software::Options::default());
     let running = script.run_in_background();
     let model = Arc::new(Model::load(path, &device).expect("a model"));
     let mut context = context(&model, 4096);
@@ -242,12 +316,8 @@ fn e5_of_a_cancelled_prompt_the_batches_that_ran_are_counted_and_kept() {
         (out, context)
     });
     // Two of the four batches run to their ends; the third is where the cancel finds it.
-    let batch = |ran: &monel::device::scripted::Ran| ran.graph == "prefill 512" && ran.chunk == 0;
-    while script.log()[before..].iter().filter(|ran| batch(ran)).count() < 3 {
-        if !script.step() {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-    }
+    let batch = |ran: &Ran| ran.graph == "prefill 512" && ran.chunk == 0;
+    run_until(&script, |script| script.log()[before..].iter().filter(|ran| batch(ran)).count() == 3);
     cancel.cancel();
     let running = script.run_in_background();
     let (out, mut context) = generating.join().expect("a run");

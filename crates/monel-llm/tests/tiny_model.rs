@@ -7,7 +7,7 @@ use monel::{DType, Device};
 use monel_gguf::{GgmlType, GgufWriter};
 use monel_llm::{Context, ContextOptions, Model, Sampling};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 const WIDTH: usize = 256;
@@ -227,7 +227,8 @@ fn run(path: &Path, device: &Device, cache: DType) -> (Vec<Vec<f32>>, Vec<u32>) 
 /// Runs a model with every level and compares all logits; the error is the sum of squares over the reference's.
 fn check(name: &str, types: &[BlockType], long_only: &[BlockType], cache: DType, tolerance: f64) {
     let tensors = tensors(types, long_only);
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.gguf", std::process::id()));
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("model.gguf");
     write(&path, &tensors);
     for isa in Isa::available() {
         let options = software::Options { threads: 2, isa: Some(isa), ..Default::default() };
@@ -246,7 +247,6 @@ fn check(name: &str, types: &[BlockType], long_only: &[BlockType], cache: DType,
             );
         }
     }
-    std::fs::remove_file(&path).expect("the file is there");
 }
 
 /// The tolerance below sees one matrix that is 10 % too large, and one whose numbers are all moved by most of their
@@ -295,7 +295,8 @@ fn float_models_equal_the_reference_with_all_cpu_features() {
 
 #[test]
 fn what_the_model_would_be_computed_without_is_refused() {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("other-{}.gguf", std::process::id()));
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("model.gguf");
     let device = software::create(&software::Options::default()).expect("a device");
     let load = || Model::load(&path, &device).err().map(|e| e.to_string());
     let whole = tensors(&[BlockType::Q8_0], &[]);
@@ -314,13 +315,13 @@ fn what_the_model_would_be_computed_without_is_refused() {
     // A layer that is left out has tensors too.
     write_with(&path, &whole, LAYERS - 1);
     assert!(load().expect("refused").contains(&format!("blk.{}.", LAYERS - 1)));
-    std::fs::remove_file(&path).expect("the file is there");
 }
 
 /// On every device in the same way: before anything is on one.
 #[test]
 fn numbers_that_no_model_can_have_are_refused_when_it_is_read() {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("broken-{}.gguf", std::process::id()));
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("model.gguf");
     let device = software::create(&software::Options::default()).expect("a device");
     let load = || Model::load(&path, &device).err().map(|e| e.to_string());
     let whole = tensors(&[BlockType::Q8_0], &[]);
@@ -347,5 +348,4 @@ fn numbers_that_no_model_can_have_are_refused_when_it_is_read() {
             format!("tensor rope_freqs.weight is {number} in place 5, expected a finite number above 0");
         assert_eq!(load(), (!(number.is_finite() && number > 0.0)).then_some(wrong));
     }
-    std::fs::remove_file(&path).expect("the file is there");
 }

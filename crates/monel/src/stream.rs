@@ -1,8 +1,9 @@
 //! Streams: one client's lane into a device's queue.
 //!
-//! Everything handed over through a stream returns as soon as it is committed, or waits encoded for its turn; nothing
-//! here waits for the device except `synchronize`, a full in-flight budget, a full staging ring, and dropping a stream
-//! with work in flight.
+//! Everything handed over through a stream returns as soon as it is committed, or waits encoded for its turn. What waits
+//! for the device: `synchronize`, `recover`, `run` and dropping a stream, for all that was handed over before; a
+//! submission whose stream has used up its in-flight budget; a transfer behind [`MAX_OUTSTANDING`] unfinished
+//! submissions, or with a full staging ring. Each goes on when the work fails, as well as when it is done.
 
 use crate::buffer::Buffer;
 use crate::cancel::{CancelToken, Poke};
@@ -35,12 +36,20 @@ impl Stream {
         Stream { core, lane }
     }
 
-    /// Submits a recording. Encodes the first chunk here if it is not encoded yet, and the rest on helper threads.
+    /// Submits a recording. Encodes the first chunk here if it is not encoded yet, and the rest on helper threads. Waits
+    /// while as many graphs of the stream are unfinished as its in-flight budget allows.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for a recording of another device, [`Error::Poisoned`] after a failure of earlier work, and
+    /// what keeps the first chunk from being encoded. Whatever fails later is the submission's own error.
     pub fn submit(&self, recording: &Recording) -> Result<Submission> {
         self.submit_with(recording, None)
     }
 
     /// As [`Stream::submit`], with a token that is checked between chunks.
+    ///
+    /// # Errors
+    /// Those of [`Stream::submit`]; a cancel is the submission's own error, [`Error::Cancelled`].
     pub fn submit_with(&self, recording: &Recording, cancel: Option<&CancelToken>) -> Result<Submission> {
         if !Arc::ptr_eq(&recording.inner.core, &self.core) {
             return Err(Error::Foreign {
@@ -89,17 +98,28 @@ impl Stream {
     }
 
     /// The bytes of a contiguous tensor, once everything before is finished (contract T2).
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a tensor that is not contiguous, and those of [`Stream::download_region`].
     pub fn download(&self, tensor: &Tensor) -> Result<Download> {
         let span = contiguous(tensor, "download")?;
         self.download_region(tensor.buffer(), Region::linear(tensor.offset(), span))
     }
 
-    /// Bytes of a buffer.
+    /// `bytes` bytes of a buffer from `offset` on.
+    ///
+    /// # Errors
+    /// Those of [`Stream::download_region`].
     pub fn download_bytes(&self, buffer: &Buffer, offset: usize, bytes: usize) -> Result<Download> {
         self.download_region(buffer, Region::linear(offset, bytes))
     }
 
     /// Runs of bytes of a buffer, one after the other in the result.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for a buffer of another device, [`Error::OutOfRange`] for bytes outside of it,
+    /// [`Error::Shape`] for runs that overlap, [`Error::Poisoned`] after a failure of earlier work, and the driver's
+    /// where it cannot encode the transfer. Whatever fails later is the download's own error.
     pub fn download_region(&self, buffer: &Buffer, region: Region) -> Result<Download> {
         self.check(buffer, &region, "download")?;
         let landing = Landing::default();
@@ -114,16 +134,25 @@ impl Stream {
     }
 
     /// Sets every byte of a range to `value`.
+    ///
+    /// # Errors
+    /// Those of [`Stream::fill_region`].
     pub fn fill(&self, buffer: &Buffer, offset: usize, bytes: usize, value: u8) -> Result<Submission> {
         self.fill_region(buffer, Region::linear(offset, bytes), value)
     }
 
     /// Sets every byte of a buffer to `value`, whatever views lie in it.
+    ///
+    /// # Errors
+    /// Those of [`Stream::fill_region`].
     pub fn clear(&self, buffer: &Buffer, value: u8) -> Result<Submission> {
         self.fill(buffer, 0, buffer.size(), value)
     }
 
     /// Sets every byte of the runs of `region` to `value`; what lies between them stays.
+    ///
+    /// # Errors
+    /// Those of [`Stream::download_region`], and [`Error::Shape`] for mapped memory, which nobody writes.
     pub fn fill_region(&self, buffer: &Buffer, region: Region, value: u8) -> Result<Submission> {
         self.check(buffer, &region, "fill")?;
         writable(buffer)?;
@@ -136,8 +165,12 @@ impl Stream {
         Ok(submission)
     }
 
-    /// Copies the bytes of `from` into `to`, both contiguous and of one size. When `from` lies on another device, the
-    /// bytes pass through the host once `after`, or everything submitted there so far if it is `None`, is finished.
+    /// Copies the bytes of `from` into `to`, both contiguous, of one size and on this device; between devices it is
+    /// [`Stream::copy_from`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a tensor that is not contiguous, [`Error::OutOfRange`] for different sizes, and those of
+    /// [`Stream::copy_region`].
     pub fn copy(&self, from: &Tensor, to: &Tensor) -> Result<Submission> {
         let (a, b) = (contiguous(from, "copy")?, contiguous(to, "copy")?);
         if a != b {
@@ -149,6 +182,10 @@ impl Stream {
     }
 
     /// Copies runs of bytes between buffers of this device; the runs may have different strides, not overlap.
+    ///
+    /// # Errors
+    /// Those of [`Stream::fill_region`], [`Error::OutOfRange`] for different numbers of bytes, and [`Error::Shape`] for
+    /// a source and a destination that overlap.
     pub fn copy_region(&self, from: (&Buffer, Region), to: (&Buffer, Region)) -> Result<Submission> {
         self.check(from.0, &from.1, "copy")?;
         self.check(to.0, &to.1, "copy")?;
@@ -190,13 +227,19 @@ impl Stream {
     }
 
     /// Waits until everything of the stream is finished, and reports what failed since the last call (A4, E3).
+    ///
+    /// # Errors
+    /// The first failure since the last call, once.
     pub fn synchronize(&self) -> Result<()> {
         let lane = self.lane;
         self.core.queue.wait_until("synchronize", |s| (s.outstanding(lane) == 0).then_some(()));
         self.core.queue.look(|s| s.report(lane))
     }
 
-    /// Waits for the stream's work, then clears its poison: the stream takes work again (E3). A lost device stays lost.
+    /// Waits for the stream's work, then clears its poison: the stream takes work again (E3).
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`]: a lost device stays lost, and has to be opened again.
     pub fn recover(&self) -> Result<()> {
         let lane = self.lane;
         self.core.queue.wait_until("recover", |s| (s.outstanding(lane) == 0).then_some(()));
@@ -209,6 +252,9 @@ impl Stream {
     }
 
     /// Runs `graph` once: records, submits, waits. For tests and one-off work.
+    ///
+    /// # Errors
+    /// Those of [`Device::record`](crate::Device::record) and of [`Stream::submit`], and the submission's own.
     pub fn run(&self, graph: &crate::graph::Graph) -> Result<()> {
         let device = self.device();
         self.submit(&device.record(graph)?)?.wait()

@@ -75,6 +75,13 @@ impl Talk {
     }
 
     fn answer<W: Write>(&mut self, text: &str, out: &mut Output<W>) -> anyhow::Result<()> {
+        let cancel = CancelToken::new();
+        let token = cancel.clone();
+        let _stop = interrupt::while_here(move || token.cancel());
+        // What came since the line was entered, before anybody listened.
+        if interrupt::requested() {
+            cancel.cancel();
+        }
         let model = self.context.model().clone();
         self.messages.push(Message::new("user", text));
         let template = model.chat_template().map_err(ChatError::clone)?;
@@ -89,10 +96,6 @@ impl Talk {
             ));
             return Ok(());
         }
-        interrupt::clear();
-        let cancel = CancelToken::new();
-        let token = cancel.clone();
-        let _stop = interrupt::while_here(move || token.cancel());
         let sampling = self.sampling.clone();
         let request = Request { prompt, max_tokens: self.max_tokens, sampling, cancel, ..Request::default() };
         let options = DecodeOptions { continues: true, ..DecodeOptions::default() };
@@ -161,6 +164,8 @@ impl Lines {
                     let _waiting = interrupt::terminates_here();
                     editor.readline("> ")
                 };
+                // What came while the line was edited was meant for the line. From here on it is for the answer.
+                interrupt::clear();
                 match line {
                     Ok(line) => {
                         let _ = editor.add_history_entry(&line);

@@ -94,9 +94,10 @@ impl Fetch for Pip {
             .map_err(|cause| ModelError::NoPython { program: self.name(), cause })?;
         let mut child = Running(child);
         let lines = LastLines::default();
+        let reading = |reader: io::Result<_>| reader.map_err(ModelError::io("read what pip says of", into));
         let readers = [
-            child.0.stdout.take().map(|out| lines.read(out)),
-            child.0.stderr.take().map(|err| lines.read(err)),
+            child.0.stdout.take().map(|out| reading(lines.read(out))).transpose()?,
+            child.0.stderr.take().map(|err| reading(lines.read(err))).transpose()?,
         ];
         let status = loop {
             if let Some(status) = child.0.try_wait().map_err(ModelError::io("wait for pip in", into))? {
@@ -147,9 +148,9 @@ struct LastLines(Arc<Mutex<VecDeque<String>>>);
 
 impl LastLines {
     /// Keeps the lines of `stream` until it ends; pip would block if nobody read them.
-    fn read(&self, stream: impl Read + Send + 'static) -> thread::JoinHandle<()> {
+    fn read(&self, stream: impl Read + Send + 'static) -> io::Result<thread::JoinHandle<()>> {
         let lines = self.clone();
-        thread::spawn(move || {
+        thread::Builder::new().name("pip's lines".into()).spawn(move || {
             for line in BufReader::new(stream).split(b'\n').map_while(io::Result::ok) {
                 let line = String::from_utf8_lossy(&line).trim_end().to_owned();
                 let mut lines = lines.0.lock().unwrap_or_else(PoisonError::into_inner);

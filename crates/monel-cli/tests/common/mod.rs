@@ -9,16 +9,16 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use monel_cli::models::registry::{KnownModel, Part};
 use monel_cli::models::wheel;
 use sha2::{Digest, Sha256};
 
-/// The program, with a cache of its own and no settings of the user's.
+/// The program, with caches of its own, of models and of compiled kernels, and no settings of the user's.
 pub fn monel(cache: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_monel"));
-    command.env("MONEL_CACHE", cache).stdin(Stdio::null());
+    command.env("MONEL_CACHE", cache).env("XDG_CACHE_HOME", cache).stdin(Stdio::null());
     for name in ["MONEL_PYTHON", "HF_ENDPOINT", "HF_TOKEN"] {
         command.env_remove(name);
     }
@@ -33,37 +33,55 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Waits for something another process does; panics after a minute.
+/// Waits for something another process does; panics when it was not so for a minute. Counts looks and not time: a test
+/// that is stopped with its machine, or by a shell, has not waited meanwhile.
 pub fn until(what: impl std::fmt::Display, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "waited a minute for {what}");
+    for _ in 0..6000 {
+        if holds() {
+            return;
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
+    panic!("waited a minute for {what}");
 }
 
-/// What a command printed, read as it comes; fails after a minute.
+/// What a command printed, read as it comes; fails and ends it after a minute.
 #[cfg(unix)]
 pub fn end_of(child: std::process::Child) -> Output {
     use rustix::process::{Pid, Signal, kill_process};
-    let pid = Pid::from_child(&child);
+    /// Leaves nothing running when the test gives up.
+    struct Child(Option<Pid>);
+    impl Drop for Child {
+        fn drop(&mut self) {
+            if let Some(pid) = self.0 {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+    let mut running = Child(Some(Pid::from_child(&child)));
     let (done, output) = std::sync::mpsc::channel();
     std::thread::spawn(move || done.send(child.wait_with_output()));
-    output.recv_timeout(Duration::from_secs(60)).map(Result::unwrap).unwrap_or_else(|_| {
-        kill_process(pid, Signal::KILL).unwrap();
-        panic!("waited a minute for the end");
-    })
+    let mut ended = None;
+    until("the end", || {
+        ended = output.try_recv().ok();
+        ended.is_some()
+    });
+    running.0 = None;
+    ended.unwrap().unwrap()
 }
 
-/// Whether there is a Vulkan device. Without one a test says that it was skipped; with `MONEL_REQUIRE_VULKAN` it fails.
-pub fn vulkan(cache: &Path) -> bool {
+/// The Vulkan device of number `MONEL_VULKAN_DEVICE`, as `--device` takes it. Without one a test says that it was skipped;
+/// with `MONEL_REQUIRE_VULKAN` it fails.
+pub fn vulkan(cache: &Path) -> Option<String> {
+    let number = std::env::var("MONEL_VULKAN_DEVICE").unwrap_or_else(|_| "0".into());
+    let id = format!("vulkan:{number}");
     let output = monel(cache).args(["devices", "--json"]).output().unwrap();
-    if stdout(&output).contains("\"vulkan:0\"") {
-        return true;
+    if stdout(&output).contains(&format!("\"{id}\"")) {
+        return Some(id);
     }
-    assert!(std::env::var_os("MONEL_REQUIRE_VULKAN").is_none(), "{}", stderr(&output));
-    eprintln!("skipped: {} needs a Vulkan device", std::thread::current().name().unwrap_or("a test"));
-    false
+    assert!(std::env::var_os("MONEL_REQUIRE_VULKAN").is_none(), "no {id}: {}", stderr(&output));
+    eprintln!("skipped: {} needs the device {id}", std::thread::current().name().unwrap_or("a test"));
+    None
 }
 
 /// An executable script.

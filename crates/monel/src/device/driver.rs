@@ -3,7 +3,7 @@
 //! A driver allocates memory, encodes chunks and transfers into commands, and runs commands in the order in which they
 //! are committed, telling its [`Sink`] about each. It knows nothing of streams, budgets, errors that travel or program
 //! order: that is the engine's, once, for all devices. Adding a device means a folder beside `software/` with this
-//! trait in it and a line in `device/mod.rs`.
+//! trait in it, and how it is listed and opened in `device/select.rs`.
 
 pub use super::staging::{DriverBytes, HostBytes, StagedBytes};
 

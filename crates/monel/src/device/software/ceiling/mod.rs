@@ -17,7 +17,7 @@ mod x86;
 pub use read::read;
 
 use super::simd::{Isa, Level};
-use std::sync::Barrier;
+use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long one round of a loop takes at least: thousands of times what starting the threads together costs.
@@ -108,9 +108,10 @@ pub fn fastest(isa: Isa, kind: Kind, threads: usize) -> Option<(Path, f64)> {
 /// Seconds of the best of some rounds in which `threads` threads start `work` together, from the first one's start to
 /// the last one's end.
 fn best_round(threads: usize, rounds: usize, work: impl Fn(usize) + Sync) -> f64 {
-    let threads = threads.max(1);
-    let barrier = Barrier::new(threads);
+    let barrier = OnceLock::new();
     let one = |thread: usize| -> Vec<(Instant, Instant)> {
+        // As many as there are in the end, which the last of them says.
+        let barrier: &Barrier = barrier.wait();
         let round = |_| {
             barrier.wait();
             let began = Instant::now();
@@ -121,7 +122,10 @@ fn best_round(threads: usize, rounds: usize, work: impl Fn(usize) + Sync) -> f64
     };
     let times: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
         let one = &one;
-        let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || one(thread))).collect();
+        let spawn = |thread| std::thread::Builder::new().spawn_scoped(scope, move || one(thread));
+        // A system that gives no more threads has no higher ceiling either.
+        let others: Vec<_> = (1..threads).map_while(|thread| spawn(thread).ok()).collect();
+        barrier.get_or_init(|| Barrier::new(others.len() + 1));
         let own = one(0);
         others.into_iter().filter_map(|other| other.join().ok()).chain([own]).collect()
     });
