@@ -5,13 +5,16 @@
 //! set theirs up: blocks eat the line break behind them, Python's string and dictionary methods work, and the functions
 //! `raise_exception`, `strftime_now` and the filter `tojson` behave as they do there.
 //! A template comes from a file and is a program. It cannot reach anything outside, its steps and memory are bounded, and
-//! whatever it does wrong is an error that names the line.
+//! whatever it does wrong is an error that names the line. The engine follows the nesting of code and of values by
+//! recursion, so both are read on threads whose stacks hold the deepest that the bounds allow; values that hold
+//! themselves, which have no depth, cannot be made (`namespace.rs`).
 //!
 //! The result is a prompt in which control tokens count: turn it into ids by
 //! [`Tokenizer::encode_prompt`](crate::tokenizer::Tokenizer::encode_prompt). A message that spells out a control token
 //! becomes one, as everywhere that templates are used.
 
 mod json;
+mod namespace;
 
 use crate::tokenizer::{TokenId, Tokenizer};
 use minijinja::syntax::SyntaxConfig;
@@ -24,8 +27,24 @@ use std::time::SystemTime;
 /// The name under which the environment knows the template; it has no suffix, so nothing is escaped.
 const NAME: &str = "chat_template";
 
-/// Steps one rendering may take, and at 64 bytes each the memory it may use: 256 MiB. A conversation of 1,000 messages takes about 30,000.
-const FUEL: u64 = 4 << 20;
+/// Bytes of a template, at most: the longest in use have 40 thousand.
+const LONGEST: usize = 128 << 10;
+
+/// Steps that any rendering may take, each worth 64 bytes of memory. A conversation of 1,000 messages takes about 30,000.
+const FUEL: u64 = 256 << 10;
+
+/// Steps more for every so many bytes of messages and variables: a step pays for copying 64.
+const BYTES_A_STEP: u64 = 8;
+
+/// Stack that a step of a rendering may need later. The cheapest way to put a value into another (`[[[x]]]`) takes one and a half
+/// steps a level, and to compare, write or drop a level takes up to 470 bytes, measured with and without optimization.
+const STACK_A_STEP: usize = 512;
+
+/// Stack that a byte of a template may need while it is read; 430 were measured (`-----x`).
+const STACK_A_BYTE: usize = 1024;
+
+/// Stack for everything that is bounded otherwise.
+const STACK: usize = 4 << 20;
 
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +102,17 @@ pub enum ChatError {
         /// What is wrong there.
         reason: String,
     },
+    /// The system gave no thread that a template could be read or run on.
+    #[error(
+        "the model's chat template was not used: it takes a thread with a stack of up to {} MiB, and the system started none ({reason})",
+        .stack >> 20
+    )]
+    NoThread {
+        /// Bytes of its stack.
+        stack: usize,
+        /// In the system's words.
+        reason: String,
+    },
     /// The template failed at these messages.
     #[error("the model's chat template failed in line {line}: {reason}")]
     Render {
@@ -121,19 +151,15 @@ impl ChatTemplate {
     /// # Errors
     /// [`ChatError::Syntax`].
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<ChatTemplate, ChatError> {
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|error| failure(&error))?);
-        environment.set_unknown_method_callback(unknown_method_callback);
-        environment.set_fuel(Some(FUEL));
-        environment.add_filter("tojson", json::to_json);
-        environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.clone())
-                .with_source(Raised(message)))
-        });
-        environment
-            .add_template_owned(NAME, source.to_owned())
-            .map_err(|error| ChatError::Syntax { line: error.line().unwrap_or(0), reason: reason(&error) })?;
+        if source.len() > LONGEST {
+            let reason = format!("it has {} bytes, expected at most {LONGEST}", source.len());
+            return Err(ChatError::Syntax { line: 1, reason });
+        }
+        let environment = with_stack(STACK + source.len() * STACK_A_BYTE, || read(source))?;
+        if let Some(line) = namespace::put_into_another(source) {
+            let reason = "a namespace may come to hold itself, which has no end; expected attributes without namespaces";
+            return Err(ChatError::Syntax { line, reason: reason.into() });
+        }
         Ok(ChatTemplate {
             environment,
             bos_token: bos_token.to_owned(),
@@ -165,7 +191,23 @@ impl ChatTemplate {
     /// # Errors
     /// [`ChatError::Refused`] where the template doesn't take such a conversation, [`ChatError::Render`] where it fails.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String, ChatError> {
-        let template = self.environment.get_template(NAME).map_err(|error| failure(&error))?;
+        let given: usize = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
+        let variables: usize = options.variables.iter().map(|(_, value)| value.to_string().len()).sum();
+        // A message takes steps of its own, and lists of tools are walked through value by value.
+        let bytes = given + messages.len() * 1024 + variables * 16;
+        let fuel = FUEL + bytes as u64 / BYTES_A_STEP;
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel));
+        with_stack(STACK + fuel as usize * STACK_A_STEP, || self.run(&environment, messages, options))
+    }
+
+    fn run(
+        &self,
+        environment: &Environment<'static>,
+        messages: &[Message],
+        options: &ChatOptions,
+    ) -> Result<String, ChatError> {
+        let template = environment.get_template(NAME).map_err(|error| failure(&error))?;
         let messages = messages.iter().map(|message| {
             Value::from_pairs([("role", message.role.as_str()), ("content", message.content.as_str())])
         });
@@ -189,6 +231,39 @@ impl ChatTemplate {
         }
         template.render(Value::from_pairs(context)).map_err(|error| failure(&error))
     }
+}
+
+/// Reads a template into an environment of its own.
+fn read(source: &str) -> Result<Environment<'static>, ChatError> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    environment.set_syntax(syntax.map_err(|error| failure(&error))?);
+    environment.set_unknown_method_callback(unknown_method_callback);
+    environment.add_filter("tojson", json::to_json);
+    // What they write is not what Python writes, and takes minutes for a value that is nested thousands deep.
+    environment.remove_filter("pprint");
+    environment.remove_global("debug");
+    environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+    });
+    environment
+        .add_template_owned(NAME, source.to_owned())
+        .map_err(|error| ChatError::Syntax { line: error.line().unwrap_or(0), reason: reason(&error) })?;
+    Ok(environment)
+}
+
+/// Runs `work` on a thread with a stack of so many bytes, of which only what is used takes memory.
+fn with_stack<T: Send>(
+    stack: usize,
+    work: impl FnOnce() -> Result<T, ChatError> + Send,
+) -> Result<T, ChatError> {
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().name("chat template".into()).stack_size(stack);
+        let thread = builder
+            .spawn_scoped(scope, work)
+            .map_err(|error| ChatError::NoThread { stack, reason: error.to_string() })?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 impl std::fmt::Debug for ChatTemplate {

@@ -100,6 +100,88 @@ fn templates_cannot_run_away() {
     }
 }
 
+/// Each of these ended the process: the engine follows nesting by recursion.
+#[test]
+fn nesting_has_an_end_and_a_stack_that_holds_it() {
+    let new = |source: &str| ChatTemplate::new(source, "", "");
+    for source in [
+        "{% set ns=namespace() %}{% set ns.a=ns %}{{ ns }}",
+        "{% set ns=namespace() %}{% set ns.a=[ns] %}{{ ns.a|tojson }}",
+        "{% macro m(x) %}{% set x.a = x %}{{ x }}{% endmacro %}{% set ns=namespace() %}{{ m(ns) }}",
+        "{% macro m(x) %}{% set x.a = x %}{{ x }}{% endmacro %}{{ m(namespace()) }}",
+        "{% import 'chat_template' as t %}{% set ns=namespace() %}{% set ns.a=t %}{{ ns.a }}",
+        "{% include 'chat_template' %}",
+    ] {
+        assert!(matches!(new(source).unwrap_err(), ChatError::Syntax { line: 1, .. }), "{source}");
+    }
+    // As deep as the length allows. Not as long as it may be: the engine takes quadratic time to read such a chain.
+    for step in ["-", "+x", ".a", "|e", "()", "not ", "{% elif x %}"] {
+        let steps = step.repeat((8 << 10) / step.len());
+        let source = match step {
+            "{% elif x %}" => format!("{{% if x %}}{steps}{{% endif %}}"),
+            "-" | "not " => format!("{{{{ {steps}x }}}}"),
+            _ => format!("{{{{ x{steps} }}}}"),
+        };
+        assert!(new(&source).is_ok(), "{step}");
+        assert!(matches!(
+            render(&source, &[], &ChatOptions::default()),
+            Ok(_) | Err(ChatError::Render { .. })
+        ));
+    }
+    assert!(new(&" ".repeat(LONGEST + 1)).unwrap_err().to_string().contains("expected at most"));
+    // As deep as the steps allow.
+    for level in [
+        "[[[[[[[[[[[[[[[[ns.a]]]]]]]]]]]]]]]]",
+        "((((ns.a,),),),)",
+        "{'k':{'k':{'k':ns.a}}}",
+        "[ns.a]|batch(1)",
+    ] {
+        for end in [
+            "{{ ns.a|length }}",
+            "{{ ns.a }}",
+            "{{ ns.a|tojson }}",
+            "{{ ns.a|tojson(indent=1) }}",
+            "{{ raise_exception(ns.a) }}",
+        ] {
+            for levels in [1_000, 100_000] {
+                let source = format!(
+                    "{{% set ns=namespace(a=[]) %}}{{% for i in range({levels}) %}}{{% set ns.a={level} %}}{{% endfor %}}{end}"
+                );
+                let text = render(&source, &[], &ChatOptions::default());
+                assert!(levels < 100_000 || text.is_err(), "{level} {end}");
+            }
+        }
+        let loops = "{% for i in range(4000) %}";
+        for end in [
+            "ns.a == b",
+            "ns.a < b",
+            "[ns.a, b]|sort|length",
+            "[ns.a, b]|unique|list|length",
+            "{(ns.a,): 1, (b,): 2}|length",
+        ] {
+            let source = format!(
+                "{{% set ns=namespace(a=[]) %}}{loops}{{% set ns.a={level} %}}{{% endfor %}}{{% set b = ns.a %}}\
+                 {{% set ns.a=[] %}}{loops}{{% set ns.a={level} %}}{{% endfor %}}{{{{ {end} }}}}"
+            );
+            let text = render(&source, &[], &ChatOptions::default());
+            assert!(matches!(text, Ok(_) | Err(ChatError::Render { .. })), "{level} {end} {text:?}");
+        }
+    }
+    let deep = "{% set ns=namespace(a=[]) %}{% for i in range(DEPTH) %}{% set ns.a=[ns.a] %}{% endfor %}{{ ns.a|tojson }}";
+    assert!(render(&deep.replace("DEPTH", "999"), &[], &ChatOptions::default()).is_ok());
+    let error = render(&deep.replace("DEPTH", "1000"), &[], &ChatOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("nested more than 1000 deep"), "{error}");
+}
+
+#[test]
+fn long_conversations_have_the_steps_they_need() {
+    let long = "word ".repeat(1 << 20);
+    let text = render(HEADERS, &[("system", &long), ("user", &long)], &ChatOptions::default()).unwrap();
+    assert!(text.len() > 2 * long.len() - 16);
+    let many: Vec<_> = (0..10_000).map(|_| ("user", "Hi")).collect();
+    assert!(render(HEADERS, &many, &ChatOptions::default()).is_ok());
+}
+
 #[test]
 fn python_ways() {
     let render = |source| render(source, &[("user", "  Hi ho ")], &ChatOptions::default()).unwrap();
