@@ -7,10 +7,13 @@
 //! SIGTERM does the same with 143, and it always ends the program: what Ctrl-C only stops a part of (an answer of
 //! `chat`) is left for good.
 //!
+//! A flag does not end a write that blocks, as into a pipe that nobody reads. So whoever writes says so ([`writing`]), and once a
+//! Ctrl-C was heard, a write that goes nowhere for a moment ends the process, as the second Ctrl-C would.
+//!
 //! Callbacks run on a thread of their own, not inside a signal handler, so they may lock and allocate.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -93,6 +96,49 @@ pub fn terminates_here() -> Guard {
     guard
 }
 
+/// Writes that were begun and not ended, and how many were ended in all.
+static WRITING: AtomicUsize = AtomicUsize::new(0);
+static WRITTEN: AtomicU64 = AtomicU64::new(0);
+
+/// Says that the caller writes to stdout or stderr while the guard lives: a piece that a reader takes at once.
+#[must_use = "with the guard gone, nobody knows of the write"]
+pub fn writing() -> Writing {
+    WRITING.fetch_add(1, Ordering::AcqRel);
+    Writing(())
+}
+
+/// Keeps a write known, see [`writing`].
+#[derive(Debug)]
+pub struct Writing(());
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        WRITTEN.fetch_add(1, Ordering::AcqRel);
+        WRITING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// How often, and how many times, a write is looked at before it counts as blocked. Looks are counted and no time is taken, as
+/// a process that was stopped for a while (Ctrl-Z) has written nothing meanwhile.
+const LOOK: Duration = Duration::from_millis(50);
+const LOOKS: u32 = 10;
+
+/// Ends the process if a write blocks while a Ctrl-C is pending.
+#[cfg(unix)]
+fn watch_writes() {
+    let mut last = WRITTEN.load(Ordering::Acquire);
+    let mut looks = 0;
+    while requested() {
+        std::thread::sleep(LOOK);
+        let written = WRITTEN.load(Ordering::Acquire);
+        let same = WRITING.load(Ordering::Acquire) > 0 && written == last;
+        (last, looks) = (written, if same { looks + 1 } else { 0 });
+        if looks >= LOOKS && requested() {
+            end();
+        }
+    }
+}
+
 /// How long the terminal may take to be put back.
 const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -142,6 +188,8 @@ pub fn install() -> io::Result<()> {
             if SIGNALS.heard(signal == SIGTERM) {
                 end();
             }
+            // Without this thread a second Ctrl-C is needed.
+            let _ = std::thread::Builder::new().name("blocked writes".into()).spawn(watch_writes);
         }
     })?;
     Ok(())
@@ -219,9 +267,12 @@ fn restore_terminal() {
         callbacks.iter().for_each(|callback| callback());
     }
     if io::stderr().is_terminal() {
-        let _ = io::stderr().write_all(b"\x1b[0m\x1b[?25h\n");
+        let _ = io::stderr().write_all(RESTORED);
     }
 }
+
+/// No colours, the cursor shown, a new line.
+const RESTORED: &[u8] = b"\x1b[0m\x1b[?25h\n";
 
 #[cfg(test)]
 mod tests {

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => show(&answer, &mut out),
             _ => {
                 // On stderr, with code 2.
+                let _writing = interrupt::writing();
                 let _ = answer.print();
                 return ExitCode::from(2);
             }

@@ -17,6 +17,11 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use crate::interrupt;
+
+/// Bytes that are written at once: so many go through a pipe whole, and between two of them it shows that a reader is there.
+const PIECE: usize = 4096;
+
 /// Why stdout took no more.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
@@ -67,12 +72,17 @@ impl<W: Write> Output<W> {
 
     /// Bytes as they are, shown when the buffer is full or at [`finish`](Self::finish).
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
-        Ok(self.inner.write_all(bytes)?)
+        for piece in bytes.chunks(PIECE) {
+            let _writing = interrupt::writing();
+            self.inner.write_all(piece)?;
+        }
+        Ok(())
     }
 
     /// A line, or several, for people: control characters are escaped.
     pub fn line(&mut self, line: impl fmt::Display) -> Result<(), OutputError> {
-        Ok(writeln!(self.inner, "{}", escaped(&line.to_string(), "\n\t"))?)
+        self.bytes(escaped(&line.to_string(), "\n\t").as_bytes())?;
+        self.bytes(b"\n")
     }
 
     /// One JSON object and a newline: all that a command with `--json` prints.
@@ -85,6 +95,7 @@ impl<W: Write> Output<W> {
 
     /// Hands everything written so far to the reader.
     pub fn finish(&mut self) -> Result<(), OutputError> {
+        let _writing = interrupt::writing();
         Ok(self.inner.flush()?)
     }
 }
@@ -92,7 +103,14 @@ impl<W: Write> Output<W> {
 /// A message on stderr, of one line or several; control characters are escaped. It never fails, because a lost message is
 /// no reason to stop.
 pub fn note(message: impl fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "{}", escaped(&message.to_string(), "\n\t"));
+    let line = format!("{}\n", escaped(&message.to_string(), "\n\t"));
+    let mut stderr = io::stderr().lock();
+    for piece in line.as_bytes().chunks(PIECE) {
+        let _writing = interrupt::writing();
+        if stderr.write_all(piece).is_err() {
+            return;
+        }
+    }
 }
 
 /// A name on one line: no control character, no end of a line, and nothing that turns the direction of writing, reaches

@@ -243,3 +243,59 @@ fn a_file_over_the_size_that_the_shell_allows_is_an_error_of_the_write() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("trace.json"), "{}", stderr(&output));
 }
+
+/// A pipe that takes nothing more.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let size = rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
+    std::io::Write::write_all(&mut writer, &vec![0; size]).unwrap();
+    (reader, writer)
+}
+
+/// A reader that reads no more, as `| sleep 1000`: one signal ends the program, whatever it wants to print.
+#[test]
+fn a_write_that_blocks_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny(dir.path(), None);
+    let commands: [&[&str]; 6] = [
+        &["--help"],
+        &["run", "--help"],
+        &["inspect", "--json", &model],
+        &["devices"],
+        &["run", &model, "--raw", "talk", "-n", "9", "--device", "cpu", "-t", "1"],
+        &["run", &model, "--raw", "talk", "-n", "9", "--device", "cpu", "-t", "1", "--json"],
+    ];
+    for (by, code) in BOTH {
+        for arguments in commands {
+            for to_stderr in [false, true] {
+                let (_reader, writer) = full_pipe();
+                let mut command = monel(dir.path());
+                command
+                    .env("XDG_CACHE_HOME", dir.path())
+                    .args(arguments)
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null());
+                if to_stderr {
+                    // A command that says something there; the others end.
+                    if !arguments.contains(&"talk") {
+                        continue;
+                    }
+                    command.stderr(writer);
+                } else {
+                    command.stdout(writer);
+                }
+                let mut child = command.spawn().unwrap();
+                let status = format!("/proc/{}/status", child.id());
+                until("the program to listen", || {
+                    let text = std::fs::read_to_string(&status).unwrap();
+                    let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+                    // A set of bits; SIGTERM is the later of the two to be asked for.
+                    u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << (15 - 1) != 0
+                });
+                signal(&child, by);
+                until(format_args!("{arguments:?} to end"), || child.try_wait().unwrap().is_some());
+                assert_eq!(child.wait().unwrap().code(), Some(code), "{arguments:?}");
+            }
+        }
+    }
+}

@@ -140,7 +140,7 @@ fn sigterm_ends_a_conversation_in_the_middle_of_an_answer() {
 }
 
 /// Takes a while to be rendered, longer than it takes to send a signal.
-const SLOW_TEMPLATE: &str = "{% for i in range(400) %}{% for j in range(1000) %}{% endfor %}{% endfor %}\
+const SLOW_TEMPLATE: &str = "{% for i in range(60) %}{% for j in range(1000) %}{% endfor %}{% endfor %}\
     {% for m in messages %}{{ m.content }}\n{% endfor %}";
 
 /// An answer that does not end, or one that was stopped before it began.
