@@ -308,11 +308,12 @@ impl Context {
 
     /// Evaluates the token drawn by the step before and draws the next one. The host has not seen either, so neither is
     /// among [`Context::evaluated`]. How many steps there is room for is for the caller to count: one that would put its
-    /// token at the position [`Context::capacity`] or behind it fails as it runs ([`monel::Error::Kernel`]), and the
-    /// stream refuses work until [`Stream::recover`].
+    /// token at the position [`Context::capacity`] or behind it fails as it runs, with [`monel::Error::Kernel`] at the
+    /// root, and the stream refuses work until [`Stream::recover`].
     ///
     /// # Errors
-    /// [`Error::Engine`]: no memory for the graph, a stream that refuses work after a failure.
+    /// [`Error::Engine`]: no memory for the graph, a stream that refuses work after a failure, which may be that of this
+    /// step already. Whatever fails later is an error of [`Pending::wait`].
     pub fn step(&mut self, logits: bool, cancel: Option<&CancelToken>) -> Result<Pending> {
         let recording = self.recording(1, Tail::Sample)?;
         let submission = self.stream.submit_with(&recording, cancel)?;

@@ -6,7 +6,7 @@ use common::{SMOLLM2, model_path};
 use monel::device::scripted::{self, Fault, Ran, Script};
 use monel::device::software;
 use monel::{CancelToken, DType, Settings};
-use monel_llm::context::Tail;
+use monel_llm::context::{Pending, Tail};
 use monel_llm::{Context, ContextOptions, Error, Generated, Model, Request, Sampling, Stop};
 use std::sync::Arc;
 
@@ -239,7 +239,8 @@ fn a_step_behind_the_last_position_is_an_error_of_that_step() {
     let eight: Vec<u32> = prompt.iter().copied().cycle().take(8).collect();
     full.set_sampling(&Sampling::greedy()).expect("parameters");
     full.prompt(&eight, false, None).expect("a prompt").wait().expect("a token");
-    let failed = full.step(false, None).expect("a step").wait();
+    // Heard of here or there, as the device is slow or fast.
+    let failed = full.step(false, None).and_then(Pending::wait);
     let Err(Error::Engine(error)) = failed else { panic!("{failed:?}") };
     assert!(matches!(error.root(), monel::Error::Kernel(_)), "{error}");
     assert_eq!(full.evaluated(), eight);
