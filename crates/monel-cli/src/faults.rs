@@ -22,7 +22,7 @@ pub fn install() -> io::Result<()> {
     let shown = io::stderr().is_terminal();
     let say = move || {
         if shown {
-            let _ = rustix::io::write(rustix::stdio::stderr(), b"\x1b[0m\x1b[?25h\n");
+            let _ = rustix::io::write(rustix::stdio::stderr(), crate::interrupt::RESTORED);
         }
         let _ = rustix::io::write(rustix::stdio::stderr(), CUT);
         signal_hook::low_level::exit(1);

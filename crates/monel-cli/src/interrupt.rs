@@ -272,7 +272,7 @@ fn restore_terminal() {
 }
 
 /// No colours, the cursor shown, a new line.
-const RESTORED: &[u8] = b"\x1b[0m\x1b[?25h\n";
+pub(crate) const RESTORED: &[u8] = b"\x1b[0m\x1b[?25h\n";
 
 #[cfg(test)]
 mod tests {

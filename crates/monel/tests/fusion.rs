@@ -296,6 +296,11 @@ fn a_result_read_twice_is_there_both_times() {
         let y = rig.graph.mat_mul(w, x).unwrap();
         vec![rig.graph.add(y, y).unwrap()]
     });
+    compare("a product that is its own gate", 1e-5, 1, |rig| {
+        let (w, x) = (rig.weights(DType::F32, &[64, 64]), rig.leaf(DType::F32, &[64, 1]));
+        let y = rig.graph.mat_mul(w, x).unwrap();
+        vec![rig.graph.glu(GluKind::Swiglu, y, y).unwrap()]
+    });
     compare("a row and itself", 1e-5, 1, |rig| {
         let x = rig.leaf(DType::F32, &[64, 3]);
         let n = rig.graph.rms_norm(x, None, 1e-6).unwrap();

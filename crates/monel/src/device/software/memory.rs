@@ -68,15 +68,12 @@ impl Allocator {
         let mut memory = HostMemory {
             ptr,
             len: bytes,
-            address: ptr.as_ptr() as u64,
             storage,
             private: None,
             owner: Owner::Allocated { _pages: pages, allocator: self.clone() },
         };
         if storage == Storage::Private {
-            let private = self.addresses.take(bytes).ok_or_else(refuse)?;
-            memory.address = private.first();
-            memory.private = Some(private);
+            memory.private = Some(self.addresses.take(bytes).ok_or_else(refuse)?);
         }
         Ok(Arc::new(memory))
     }
@@ -91,9 +88,7 @@ enum Owner {
 pub struct HostMemory {
     ptr: NonNull<u8>,
     len: usize,
-    address: u64,
     /// Of private memory: the address until it goes.
-    #[allow(dead_code, reason = "kept for its drop")]
     private: Option<PrivateAddress>,
     storage: Storage,
     owner: Owner,
@@ -144,7 +139,7 @@ impl HostMemory {
 
 impl Memory for HostMemory {
     fn address(&self) -> u64 {
-        self.address
+        self.private.as_ref().map_or(self.ptr.as_ptr() as u64, PrivateAddress::first)
     }
 
     fn write(&self, offset: usize, bytes: &[u8]) -> Option<()> {
@@ -169,8 +164,7 @@ pub fn import(mapping: &Arc<dyn HostMapping>, range: Range<usize>) -> Result<Arc
     let ptr = NonNull::from(&bytes[range.clone()]).cast::<u8>();
     let (len, end) = (range.len(), range.end);
     let owner = Owner::Mapped(mapping.clone(), end);
-    let address = ptr.as_ptr() as u64;
-    Ok(Arc::new(HostMemory { ptr, len, address, private: None, storage: Storage::Mapped, owner }))
+    Ok(Arc::new(HostMemory { ptr, len, private: None, storage: Storage::Mapped, owner }))
 }
 
 /// Memory of the machine: what the system says is available, or the control group allows.

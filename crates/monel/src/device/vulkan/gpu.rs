@@ -79,6 +79,11 @@ pub struct Gpu {
 /// How long a device that is closed may take to end work that was given up.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// Whether the driver had no memory, which may pass.
+pub fn is_short_of_memory(result: vk::Result) -> bool {
+    matches!(result, vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY)
+}
+
 impl Drop for Gpu {
     fn drop(&mut self) {
         let patience = Instant::now() + GRACE;
@@ -245,9 +250,7 @@ impl Gpu {
     pub fn error(&self, what: &str, result: vk::Result) -> Error {
         match result {
             vk::Result::ERROR_DEVICE_LOST => self.lose(what, &self.fault_report()),
-            vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
-                self.out_of_memory(what, 0)
-            }
+            short if is_short_of_memory(short) => self.out_of_memory(what, 0),
             other => {
                 Error::System { what: format!("{what} on {}", self.adapter.name), reason: other.to_string() }
             }
@@ -274,8 +277,12 @@ impl Gpu {
 
     /// The queue does not wait any longer for what it submitted.
     pub fn give_up(&self, limit: Duration) {
+        let _ = self.abandon(format!("work did not end within {} ms", limit.as_millis()));
+    }
+
+    fn abandon(&self, reason: String) -> Error {
         self.given_up.store(true, Ordering::Release);
-        let _ = self.gone(format!("work did not end within {} ms", limit.as_millis()));
+        self.gone(reason)
     }
 
     /// The driver does not say any more how far the device is: work is given up, as with [`Gpu::give_up`]. A device that the
@@ -285,8 +292,7 @@ impl Gpu {
         if result == vk::Result::ERROR_DEVICE_LOST {
             return self.error(WHAT, result);
         }
-        self.given_up.store(true, Ordering::Release);
-        self.gone(format!("{WHAT}: {result}"))
+        self.abandon(format!("{WHAT}: {result}"))
     }
 
     /// Whether the device may still run work that the queue gave up. What such work uses must not go, so whoever asks leaves it

@@ -265,7 +265,7 @@ impl Allocator {
         // A piece that is dropped takes the lock.
         drop(blocks);
         let mut memory = GpuMemory {
-            address: block.mapped as u64 + offset,
+            host: block.mapped as u64 + offset,
             private: None,
             block,
             offset,
@@ -274,9 +274,7 @@ impl Allocator {
             allocator: self.clone(),
         };
         if used_for == Use::Private {
-            let private = self.addresses.take(bytes).ok_or_else(refuse)?;
-            memory.address = private.first();
-            memory.private = Some(private);
+            memory.private = Some(self.addresses.take(bytes).ok_or_else(refuse)?);
         }
         Ok(memory)
     }
@@ -292,8 +290,8 @@ impl Allocator {
         let block = Arc::new(Block::import(&self.gpu, mapping, range)?);
         let size = block.size;
         let offset = block.take(size, ALIGN).unwrap_or(0);
-        let (address, allocator) = (address as u64, self.clone());
-        Ok(GpuMemory { block, offset, bytes, size, address, private: None, allocator })
+        let (host, allocator) = (address as u64, self.clone());
+        Ok(GpuMemory { block, offset, bytes, size, host, private: None, allocator })
     }
 
     /// Drops a block that has become empty, except for one of each use that is kept for the next time, and as much
@@ -319,9 +317,9 @@ pub struct GpuMemory {
     /// Bytes asked for.
     pub bytes: usize,
     size: u64,
-    address: u64,
+    /// Where the host sees it, if it does.
+    host: u64,
     /// Of private memory: the address until it goes.
-    #[allow(dead_code, reason = "kept for its drop")]
     private: Option<PrivateAddress>,
     allocator: Arc<Allocator>,
 }
@@ -401,7 +399,7 @@ impl GpuMemory {
 
 impl Memory for GpuMemory {
     fn address(&self) -> u64 {
-        self.address
+        self.private.as_ref().map_or(self.host, PrivateAddress::first)
     }
 
     fn write(&self, offset: usize, bytes: &[u8]) -> Option<()> {

@@ -9,13 +9,14 @@ use super::gpu::Gpu;
 use super::shader;
 use crate::error::{Error, Result};
 use crate::gpu::Source;
+use crate::sync::lock;
 use ash::vk;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 
 /// A kernel's pipeline, or why it can never be one. Held while it is compiled.
 type Slot = Arc<Mutex<Option<Result<vk::Pipeline, String>>>>;
@@ -205,10 +206,6 @@ impl Pipelines {
             let _ = std::fs::remove_file(&beside);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The user's directory for caches of this program.

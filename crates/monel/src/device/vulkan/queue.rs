@@ -7,7 +7,7 @@
 
 use super::commands::{CommandBuffer, GpuCommands};
 use super::forecast::Forecast;
-use super::gpu::Gpu;
+use super::gpu::{Gpu, is_short_of_memory};
 use super::memory::Block;
 use super::record::Traced;
 use super::times::Timebase;
@@ -349,11 +349,6 @@ impl Queue {
         self.submit(&[], Some((raw, 1)), Work::Brake(semaphore.clone()))?;
         Ok(Brake(semaphore))
     }
-}
-
-/// What passes: the driver had no memory for an answer, and the work runs on.
-fn is_short_of_memory(e: vk::Result) -> bool {
-    matches!(e, vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY)
 }
 
 struct BrakeSemaphore {

@@ -57,7 +57,6 @@ fn product(view: &View<'_>, group: &mut Vec<Value>, first: Value) -> bool {
         let Some([gate, up]) = view.node(glu).map(|n| &n.inputs[..2]) else { return true };
         let twin = |v: Value| view.node(v).is_some_and(|n| n.inputs.get(1) == Some(&node.inputs[1]));
         if *gate == first
-            && *up != first
             && view.op::<MatMul>(*up).is_some()
             && twin(*up)
             && view.uses.only(view.graph, *up) == Some(glu)
